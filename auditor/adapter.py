@@ -56,6 +56,7 @@ class Settings:
     eos: int | None = None
     min_new_tokens: int = 0
     stop: tuple[tuple[int, ...], ...] = ()
+    guidance_scale: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -90,6 +91,10 @@ class Generation:
     accepted: IntArray | None = None
     logprobs: FloatArray | None = None
     finish: str = ""
+    drafts: IntArray | None = None
+    """[rounds, longest draft]: the drafted tokens, padded with -1, where the engine shows them."""
+    draft_probs: FloatArray | None = None
+    """[rounds, longest draft, V]: the law that each draft is said to come from."""
 
 
 @dataclass(frozen=True)
