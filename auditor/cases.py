@@ -306,7 +306,7 @@ def explicit_cases() -> list[Case]:
 
     several, wide = draws(4, 8), draws(2, large)
     hot = np.eye(4)
-    p3, q3 = np.array([0.5, 0.3, 0.2]), np.array([0.2, 0.5, 0.3])
+    p3, q3 = np.array([0.6, 0.1, 0.3]), np.array([0.2, 0.5, 0.3])
     halves = np.repeat([[0.0], [1.0]], large // 2, axis=1).reshape(-1)
     last = np.eye(1, large, large - 1)
     found = [
@@ -328,7 +328,7 @@ def explicit_cases() -> list[Case]:
             "disjoint supports at the second position only",
         ),
         _edge(
-            np.array([p3, p3, [0, 0, 1], q3]), np.array([p3, [0.4, 0.4, 0.2], [1, 0, 0]]), "equal, close, then disjoint"
+            np.array([p3, p3, [0, 0, 1], q3]), np.array([p3, [0.5, 0.2, 0.3], [1, 0, 0]]), "equal, close, then disjoint"
         ),
         # one-hot
         _edge([1.0, 0.0, 0.0], q3, "one-hot p"),
