@@ -16,7 +16,7 @@ import numpy as np
 
 from auditor.adapter import BoolArray, FloatArray, Generation, IntArray, Settings
 from auditor.oracle import softmax
-from auditor.settings import apply, ending
+from auditor.settings import ENDINGS, apply, changed, ending
 
 LogitsOf = Callable[[IntArray, IntArray | None], FloatArray]
 """(tokens [N, T], positions [N, T] or None) -> logits [N, T, V] after each token, from the whole sequence."""
@@ -41,7 +41,7 @@ class Places:
     @property
     def known(self) -> bool:
         """Whether the engine reported its rounds."""
-        return bool((self.drafted != UNKNOWN).any())
+        return bool(np.any(self.drafted != UNKNOWN))
 
 
 @dataclass(frozen=True)
@@ -88,40 +88,40 @@ def whole(prompt: IntArray, tokens: IntArray) -> IntArray:
 
 
 def laws(
-    logits_of: LogitsOf,
-    prompt: IntArray,
-    tokens: IntArray,
-    settings: Settings,
-    order: Sequence[str],
-    positions: IntArray | None = None,
+    logits_of: LogitsOf, prompt: IntArray, tokens: IntArray, settings: Settings, order: Sequence[str]
 ) -> tuple[FloatArray, FloatArray, BoolArray]:
-    """Laws of every token of `tokens` [N, T]: under the settings, without them, and where the first is sure.
-
-    Rows that the settings leave nothing to choose from are not sure, and have the law without settings.
-    """
+    """Laws of every token of `tokens` [N, T]: under the settings, without them, and where the first is sure."""
     full = whole(prompt, tokens)
     start = len(prompt)
-    logits = logits_of(full[:, :-1], positions)[:, start - 1 :]
+    logits = logits_of(full[:, :-1], None)[:, start - 1 :]
+    free = None if settings.guidance_scale == 1.0 else logits_of(full[:, start - 1 : -1], None)
+    law, sure = settled(logits, free, full, start, settings, order)
+    return law, softmax(logits), sure
+
+
+def settled(
+    logits: FloatArray, free: FloatArray | None, full: IntArray, start: int, settings: Settings, order: Sequence[str]
+) -> tuple[FloatArray, BoolArray]:
+    """The law [N, T, V] of logits [N, T, V] under the settings, and where it is sure.
+
+    Where the settings leave nothing to choose from it is not sure, and is the law without settings.
+    """
     bare = softmax(logits)
+    sure = np.ones(bare.shape[:2], np.bool_)
     if not settings_matter(settings, order):
-        return bare, bare, np.ones(tokens.shape, bool)
-    free = None
-    if settings.guidance_scale != 1.0:
-        free = logits_of(full[:, start - 1 : -1], None)
-    law, sure = np.empty_like(bare), np.empty(tokens.shape, bool)
-    for t in range(tokens.shape[1]):
+        return bare, sure
+    law = np.empty_like(bare)
+    for t in range(bare.shape[1]):
         unconditional = None if free is None else free[:, t]
         out, certain = apply(logits[:, t], full[:, : start + t], start, settings, order, unconditional)
         possible = np.isfinite(out).any(-1)
         law[:, t] = np.where(possible[:, None], softmax(np.where(possible[:, None], out, 0.0)), bare[:, t])
         sure[:, t] = certain & possible
-    return law, bare, sure
+    return law, sure
 
 
 def settings_matter(settings: Settings, order: Sequence[str]) -> bool:
     """Whether any setting that changes a law, among those that the engine takes, is not neutral."""
-    from auditor.settings import ENDINGS, changed
-
     return any(name in order for name in changed(settings) if name not in ENDINGS)
 
 
@@ -181,7 +181,7 @@ def bonus_weight(batch: Sequences, draft_length: int) -> FloatArray:
     behind the last draft, with p(y).
     """
     if batch.places.known:
-        return (batch.places.drafted == 0).astype(np.float64)
+        return np.asarray(batch.places.drafted == 0, np.float64)
     count, length = batch.tokens.shape
     weight = np.zeros((count, length))
     if batch.q is None:
@@ -202,3 +202,62 @@ def bonus_weight(batch: Sequences, draft_length: int) -> FloatArray:
         fresh[:, 0] = 1.0
         state = np.where(total > 0, moved / np.where(total > 0, total, 1.0), fresh)
     return weight
+
+
+@dataclass(frozen=True)
+class Disturbed:
+    """Laws [N, T, V] of an engine whose bookkeeping is wrong after a rejection."""
+
+    stale: FloatArray
+    """Rejected drafts stay in the cache, and what follows them is behind them."""
+    shifted: FloatArray
+    """Positions are one too high from the token that replaced the first rejected draft."""
+
+
+def disturbed(
+    batch: Sequences, generations: Sequence[Generation], logits_of: LogitsOf, order: Sequence[str]
+) -> Disturbed | None:
+    """The laws of the two faults, where the engine shows its drafts; None where it does not, or nothing was rejected."""
+    count, length = batch.tokens.shape
+    start = len(batch.prompt)
+    caches: list[list[int]] = []
+    index = np.zeros((count, length), np.int64)
+    positions = np.broadcast_to(np.arange(start + length), (count, start + length)).copy()
+    left = False
+    for row, generation in enumerate(generations):
+        if generation.drafts is None or generation.accepted is None:
+            return None
+        cache, at = batch.prompt.tolist(), 0
+        rejected = False
+        for drafts, kept in zip(generation.drafts, generation.accepted, strict=True):
+            for token in batch.tokens[row, at : at + int(kept)]:
+                if at < length:
+                    index[row, at] = len(cache) - 1
+                cache.append(int(token))
+                at += 1
+            if at >= length:
+                break
+            index[row, at] = len(cache) - 1
+            refused = [int(x) for x in drafts[int(kept) :] if x >= 0]
+            if refused and not rejected:
+                rejected = True
+                positions[row, start + at :] += 1
+            left |= bool(refused)
+            cache += [*refused, int(batch.tokens[row, at])]
+            at += 1
+        caches.append(cache)
+    if not left:
+        return None
+    wide = np.zeros((count, max(map(len, caches))), np.int64)
+    for row, cache in enumerate(caches):
+        wide[row, : len(cache)] = cache
+    full = whole(batch.prompt, batch.tokens)
+    free = None
+    if batch.settings.guidance_scale != 1.0:
+        free = logits_of(full[:, start - 1 : -1], None)
+    seen = np.take_along_axis(logits_of(wide, None), index[..., None], 1)
+    moved = logits_of(full[:, :-1], positions[:, :-1])[:, start - 1 :]
+    return Disturbed(
+        settled(seen, free, full, start, batch.settings, order)[0],
+        settled(moved, free, full, start, batch.settings, order)[0],
+    )

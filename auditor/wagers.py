@@ -11,16 +11,18 @@ come with probability d, the resolution of the draws, at most; its bet pays R/d.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from auditor.adapter import BoolArray, FloatArray, IntArray
-from auditor.rules import FAULTS, REJECTION, DraftResidual, Rule, argmax, laws, normalise, ratio, temper
+from auditor.rules import FAULTS, DraftResidual, Rule, argmax, laws, normalise, ratio
 from auditor.sequences import UNKNOWN, Sequences, bonus_weight
 
 SEVERITIES = (1.0, 0.3, 0.1, 0.03)
+INERTIAS = (2.0, 20.0, 200.0)
+"""Expected counts that a learned ratio must outweigh."""
 PHASES = ("first draft of a round", "later draft of a round", "bonus token", "round without drafts", "any place")
 
 
@@ -90,12 +92,6 @@ class EngineFault:
     words: str
     explanation: str
     law: LawOf
-
-
-def emitted(p: FloatArray, q: FloatArray, rule: Rule) -> FloatArray:
-    """The law [M, V] of the token emitted where a draft from q [M, V] is verified by `rule` against p [M, V]."""
-    made = laws(rule, np.stack([p, p], -2), q[:, None])
-    return _outcome(q, made.p[:, 0], q, made.accept[:, 0], made.rule, made.residual)
 
 
 def _outcome(
@@ -267,15 +263,17 @@ class Learned:
         np.add.at(self.expected, context, view.p)
 
 
-def log_payoff(law: FloatArray, p: FloatArray, y: IntArray, tolerance: float, resolution: float) -> FloatArray:
-    """log [M] of what a bet on `law` [M, V] pays for the outcomes y [M] against p [M, V]; see the module's text.
+def allowance(p: FloatArray, tolerance: float, resolution: float) -> FloatArray:
+    """How far [M, V] the probability of a token may lie from p: relative as a log-softmax errs, plus the resolution."""
+    with np.errstate(divide="ignore"):
+        relative = np.maximum(1.0, np.where(p > 0, np.abs(np.log(p)), 1.0))
+    return np.asarray(p * tolerance * relative + resolution)
 
-    A law that excludes the outcome is mixed with a thousandth of p beforehand by the caller, so that no bet is ever lost whole.
-    """
+
+def log_payoff(law: FloatArray, p: FloatArray, y: IntArray, wide: FloatArray) -> FloatArray:
+    """log [M] of what a bet on `law` [M, V] pays for the outcomes y [M], where |P' - p| <= wide [M, V]."""
     positive = p > 0
-    base = np.where(positive, p, resolution)
-    quotient = law / base
-    wide = p * tolerance * np.maximum(1.0, np.abs(np.log(base))) + resolution
+    quotient = law / np.where(positive, p, wide)
     divisor = 1.0 + (np.where(positive, wide, 0.0) * np.abs(quotient - 1.0)).sum(-1)
     seen = quotient[np.arange(len(y)), y]
     return np.asarray(np.log(np.maximum(seen, 1e-300)) - np.log(divisor))
@@ -293,72 +291,25 @@ class Wager:
 
 
 class Book:
-    """All bets on the next token of a claim, and the wealth that they have made.
+    """Bets fixed before the outcomes they judge, and the wealth that they have made; its mean stays at most 1."""
 
-    Half of the weight is on the faults, a quarter on the tilts, a quarter on what is learned. `draft_lengths` are the lengths
-    of a round that are tried where the engine does not report its rounds.
-    """
-
-    def __init__(self, vocab: int, tolerance: float, resolution: float, draft_lengths: tuple[int, ...]) -> None:
-        self.tolerance, self.resolution = tolerance, resolution
-        self.draft_lengths = draft_lengths
-        groups = len(PHASES)
-        self._learned = (
-            Learned(groups, vocab, lambda v: v.phase),
-            Learned(groups * vocab, vocab, lambda v: v.phase * vocab + v.before),
-            Learned(vocab, vocab, lambda v: v.before),
-        )
-        self.wagers = list(self._list())
-        self.log_wealth = np.zeros(len(self.wagers))
+    def __init__(self, wagers: list[Wager]) -> None:
+        self.wagers = wagers
+        self.log_wealth = np.zeros(len(wagers))
         self.events = 0
-        self.logs: FloatArray = np.zeros(len(self.wagers))
+        self.logs: FloatArray = np.zeros(len(wagers))
         """What the last batch added to each bet."""
 
-    def _list(self) -> Iterator[Wager]:
-        faults = [(name, s) for _ in self.draft_lengths for name in ENGINE_FAULTS for s in SEVERITIES]
-        for name, severity in faults:
-            yield Wager(name, severity, float(np.log(0.5 / len(faults))), "fault")
-        tilts = [(name, strength) for name, (_, strengths) in TILTS.items() for strength in strengths]
-        for name, strength in tilts:
-            yield Wager(name, strength, float(np.log(0.25 / len(tilts))), "tilt")
-        inertias = (2.0, 20.0, 200.0)
-        for learned in ("by place", "by place and last token", "by last token"):
-            for inertia in inertias:
-                yield Wager(learned, inertia, float(np.log(0.25 / (3 * len(inertias)))), "learned")
-
-    def judge(self, views: list[View]) -> None:
-        """Settle every bet on a batch, given as one view for each draft length, and learn from it."""
-        first = views[0]
-        if not len(first.y):
-            return
-        added = [self._settle(law, severity, first) for law, severity in self._laws(views)]
-        self.logs = np.array(added)
-        self.log_wealth += self.logs
-        self.events += len(first.y)
-        for learned in self._learned:
-            learned.learn(first)
-
-    def _laws(self, views: list[View]) -> Iterator[tuple[FloatArray | None, float]]:
-        for view in views:
-            for fault in ENGINE_FAULTS.values():
-                law = fault.law(view)
-                for severity in SEVERITIES:
-                    yield law, severity
-        first = views[0]
-        for score_of, strengths in TILTS.values():
-            score = score_of(first)
-            for strength in strengths:
-                yield (None if score is None else _tilted(first, score, strength)), 1.0
-        for learned in self._learned:
-            for inertia in (2.0, 20.0, 200.0):
-                yield learned.law(first, inertia), 1.0
-
-    def _settle(self, law: FloatArray | None, severity: float, view: View) -> float:
-        if law is None:
-            return 0.0
-        share = min(severity, 0.999)
-        mixed = share * law + (1.0 - share) * view.p
-        return float(log_payoff(mixed, view.p, view.y, self.tolerance, self.resolution).sum())
+    def settle(self, laws: Iterable[FloatArray | None], p: FloatArray, y: IntArray, wide: FloatArray) -> None:
+        """Settle every bet, given its law [M, V] in the order of `wagers`; None stands for a bet that is not made."""
+        added = np.zeros(len(self.wagers))
+        for index, law in enumerate(laws):
+            if law is not None:
+                # A thousandth stays on p, so that no outcome loses a bet whole.
+                added[index] = log_payoff(0.999 * law + 0.001 * p, p, y, wide).sum()
+        self.logs = added
+        self.log_wealth += added
+        self.events += len(y)
 
     @property
     def evidence(self) -> float:
@@ -376,6 +327,62 @@ class Book:
         return sorted(best.values(), key=lambda item: -item[1])
 
 
+def wagers(faults: Sequence[str], tilts: Sequence[tuple[str, float]], learned: Sequence[str]) -> list[Wager]:
+    """Half of the weight on the faults at every severity, the rest halved between tilts and learned laws."""
+    directed = [(name, severity) for name in faults for severity in SEVERITIES]
+    made = [Wager(n, s, float(np.log(0.5 / len(directed))), "fault") for n, s in directed]
+    made += [Wager(n, s, float(np.log(0.25 / len(tilts))), "tilt") for n, s in tilts]
+    slow = [(name, inertia) for name in learned for inertia in INERTIAS]
+    return made + [Wager(n, s, float(np.log(0.25 / len(slow))), "learned") for n, s in slow]
+
+
+def severed(law: FloatArray | None, p: FloatArray) -> Iterator[FloatArray | None]:
+    """A fault's law at every severity."""
+    for severity in SEVERITIES:
+        yield None if law is None else severity * law + (1.0 - severity) * p
+
+
+class TokenBook(Book):
+    """The bets on the next token of a sequence. Each batch is judged first and learned from afterwards.
+
+    `draft_lengths` are the lengths of a round that are tried where the engine does not report its rounds.
+    """
+
+    def __init__(self, vocab: int, draft_lengths: tuple[int, ...]) -> None:
+        tilts = [(name, strength) for name, (_, strengths) in TILTS.items() for strength in strengths]
+        names = ("by place", "by place and last token", "by last token")
+        super().__init__(wagers([name for _ in draft_lengths for name in ENGINE_FAULTS], tilts, names))
+        self.draft_lengths = draft_lengths
+        groups = len(PHASES)
+        self._learned = (
+            Learned(groups, vocab, lambda v: v.phase),
+            Learned(groups * vocab, vocab, lambda v: v.phase * vocab + v.before),
+            Learned(vocab, vocab, lambda v: v.before),
+        )
+
+    def judge(self, views: list[View], tolerance: float, resolution: float) -> None:
+        """Settle every bet on a batch, given as one view for each draft length, and learn from it."""
+        first = views[0]
+        if len(first.y):
+            wide = allowance(first.p, tolerance, resolution)
+            self.settle(self._laws(views), first.p, first.y, wide)
+            for learned in self._learned:
+                learned.learn(first)
+
+    def _laws(self, views: list[View]) -> Iterator[FloatArray | None]:
+        for view in views:
+            for fault in ENGINE_FAULTS.values():
+                yield from severed(fault.law(view), view.p)
+        first = views[0]
+        for score_of, strengths in TILTS.values():
+            score = score_of(first)
+            for strength in strengths:
+                yield None if score is None else _tilted(first, score, strength)
+        for learned in self._learned:
+            for inertia in INERTIAS:
+                yield learned.law(first, inertia)
+
+
 def where(view: View) -> Iterator[tuple[str, FloatArray, FloatArray, int]]:
     """For each phase with tokens: its name, the expected and the observed share of each token [V], and the count."""
     vocab = view.p.shape[-1]
@@ -385,6 +392,3 @@ def where(view: View) -> Iterator[tuple[str, FloatArray, FloatArray, int]]:
         if count:
             observed = np.bincount(view.y[here], minlength=vocab) / count
             yield name, view.p[here].mean(0), observed, count
-
-
-__all__ = ["ENGINE_FAULTS", "REJECTION", "Book", "EngineFault", "View", "Wager", "log_payoff", "phases", "temper", "view"]
