@@ -69,7 +69,7 @@ def speedup(acceptance: float | FloatArray, gamma: IntArray, cost_ratio: float) 
 def speedup(acceptance: float | FloatArray, gamma: int | IntArray, cost_ratio: float) -> float | FloatArray:
     """How many times faster than plain decoding: `expected_tokens / (gamma / cost_ratio + 1)`.
 
-    `cost_ratio` is the time of a target pass over the time of a draft pass: 1 / c in Leviathan et al. 2023, theorem 3.8.
+    `cost_ratio` is the time of a target pass over that of a draft pass: 1 / c in Leviathan et al. 2023, theorem 3.8.
     Raises `ValueError` where it is not positive, and as `expected_tokens` does.
     """
     if not cost_ratio > 0.0:
