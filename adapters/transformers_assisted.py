@@ -84,6 +84,8 @@ class AssistedGeneration:
         transformers.logging.disable_progress_bar()
         logging.getLogger("transformers").setLevel(logging.ERROR)
         torch.set_grad_enabled(False)
+        # Models this small lose more to handing work around than they gain from a second thread.
+        torch.set_num_threads(1)
         self._torch = torch
         self._transformers = transformers
         chosen = {m.name: m for m in _MODES}

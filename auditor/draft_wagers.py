@@ -71,35 +71,37 @@ def drawn(batch: Sequences, generations: Sequence[Generation]) -> Drawn | None:
 class DraftBook(Book):
     """Bets that drafts do not follow the law that is reported for them."""
 
-    def __init__(self, vocab: int) -> None:
-        super().__init__(
-            wagers(_FAULTY_DRAFTS, [("toward likely tokens", s) for s in (0.3, 0.1, -0.1, -0.3)], _LEARNED)
-        )
-        self._learned = (
-            Learned(2, vocab, lambda v: v.phase),
-            Learned(2 * vocab, vocab, lambda v: v.phase * vocab + v.before),
-        )
+    def __init__(self) -> None:
+        super().__init__(wagers(_FAULTY_DRAFTS, [("toward likely tokens", s) for s in _STRENGTHS], _LEARNED))
+        self._learned: dict[str, tuple[Learned, ...]] = {}
 
-    def judge(self, events: Drawn, tolerance: float, resolution: float) -> None:
+    def judge(self, events: Drawn, model: str, tolerance: float, resolution: float) -> None:
         """Settle every bet on a batch of drafts, and learn from it."""
         view = drafts_view(events)
-        self.settle(self._laws(view), view.p, view.y, allowance(view.p, tolerance, resolution))
-        for learned in self._learned:
-            learned.learn(view)
+        vocab = view.p.shape[-1]
+        learned = self._learned.setdefault(
+            model,
+            (
+                Learned(2, vocab, lambda v: v.phase),
+                Learned(2 * vocab, vocab, lambda v: v.phase * vocab + v.before),
+            ),
+        )
+        self.settle(self._laws(view, learned), view.p, view.y, allowance(view.p, tolerance, resolution))
+        for one in learned:
+            one.learn(view)
 
-    def _laws(self, view: View) -> Iterator[FloatArray]:
+    def _laws(self, view: View, learned: tuple[Learned, ...]) -> Iterator[FloatArray | None]:
         vocab = view.p.shape[-1]
         for law in (argmax(view.p), temper(view.p, 0.7), temper(view.p, 1.5), np.full_like(view.p, 1.0 / vocab)):
-            for mixed in severed(law, view.p):
-                assert mixed is not None
-                yield mixed
-        for strength in (0.3, 0.1, -0.1, -0.3):
+            yield from severed(law, view.p)
+        for strength in _STRENGTHS:
             yield temper(view.p, 1.0 / (1.0 + strength))
-        for learned in self._learned:
+        for one in learned:
             for inertia in INERTIAS:
-                yield learned.law(view, inertia)
+                yield one.law(view, inertia)
 
 
+_STRENGTHS = (0.3, 0.1, -0.1, -0.3)
 _LEARNED = ("by place", "by place and last token")
 
 
@@ -137,8 +139,10 @@ def judged(batch: Sequences, rule: str, said: FloatArray | None, tolerance: floa
     if bool((places.draft[reached] >= 0).all()):
         x = np.maximum(places.draft, 0)
         reached &= np.arange(batch.tokens.shape[1]) < batch.cap - 1
-        ends = {batch.settings.eos, *(stop[-1] for stop in batch.settings.stop)} - {None}
-        reached &= ~np.isin(x, list(ends)) if ends else True
+        ends = [stop[-1] for stop in batch.settings.stop]
+        if batch.settings.eos is not None:
+            ends.append(batch.settings.eos)
+        reached &= ~np.isin(x, ends)
         q = said if rule == "rejection" else batch.p
         if q is None or not reached.any():
             return None

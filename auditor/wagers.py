@@ -345,31 +345,38 @@ def severed(law: FloatArray | None, p: FloatArray) -> Iterator[FloatArray | None
 class TokenBook(Book):
     """The bets on the next token of a sequence. Each batch is judged first and learned from afterwards.
 
-    `draft_lengths` are the lengths of a round that are tried where the engine does not report its rounds.
+    `draft_lengths` are the lengths of a round that are tried where the engine does not report its rounds. What is learned is
+    kept apart for each model; everything else adds up over models, prompts and settings.
     """
 
-    def __init__(self, vocab: int, draft_lengths: tuple[int, ...]) -> None:
+    def __init__(self, draft_lengths: tuple[int, ...]) -> None:
         tilts = [(name, strength) for name, (_, strengths) in TILTS.items() for strength in strengths]
         names = ("by place", "by place and last token", "by last token")
         super().__init__(wagers([name for _ in draft_lengths for name in ENGINE_FAULTS], tilts, names))
         self.draft_lengths = draft_lengths
-        groups = len(PHASES)
-        self._learned = (
-            Learned(groups, vocab, lambda v: v.phase),
-            Learned(groups * vocab, vocab, lambda v: v.phase * vocab + v.before),
-            Learned(vocab, vocab, lambda v: v.before),
-        )
+        self._learned: dict[str, tuple[Learned, ...]] = {}
 
-    def judge(self, views: list[View], tolerance: float, resolution: float) -> None:
+    def judge(self, views: list[View], model: str, tolerance: float, resolution: float) -> None:
         """Settle every bet on a batch, given as one view for each draft length, and learn from it."""
         first = views[0]
-        if len(first.y):
-            wide = allowance(first.p, tolerance, resolution)
-            self.settle(self._laws(views), first.p, first.y, wide)
-            for learned in self._learned:
-                learned.learn(first)
+        if not len(first.y):
+            self.logs = np.zeros(len(self.wagers))
+            return
+        vocab, groups = first.p.shape[-1], len(PHASES)
+        learned = self._learned.setdefault(
+            model,
+            (
+                Learned(groups, vocab, lambda v: v.phase),
+                Learned(groups * vocab, vocab, lambda v: v.phase * vocab + v.before),
+                Learned(vocab, vocab, lambda v: v.before),
+            ),
+        )
+        wide = allowance(first.p, tolerance, resolution)
+        self.settle(self._laws(views, learned), first.p, first.y, wide)
+        for one in learned:
+            one.learn(first)
 
-    def _laws(self, views: list[View]) -> Iterator[FloatArray | None]:
+    def _laws(self, views: list[View], learned: tuple[Learned, ...]) -> Iterator[FloatArray | None]:
         for view in views:
             for fault in ENGINE_FAULTS.values():
                 yield from severed(fault.law(view), view.p)
@@ -378,9 +385,9 @@ class TokenBook(Book):
             score = score_of(first)
             for strength in strengths:
                 yield None if score is None else _tilted(first, score, strength)
-        for learned in self._learned:
+        for one in learned:
             for inertia in INERTIAS:
-                yield learned.law(first, inertia)
+                yield one.law(first, inertia)
 
 
 def where(view: View) -> Iterator[tuple[str, FloatArray, FloatArray, int]]:
