@@ -157,7 +157,8 @@ def family_case(name: str, vocab: int, gamma: int, seed: int, **knobs: Knob) -> 
     """
     p, q = family_laws(name, vocab, gamma, seed, knobs)
     words = ", ".join(f"{knob}={value}" for knob, value in knobs.items())
-    return Case(p, q, f"{name}({words}) V={vocab} gamma={gamma} seed={seed}", name)
+    called = f"{name}({words})" if knobs else name
+    return Case(p, q, f"{called} V={vocab} gamma={gamma} seed={seed}", name)
 
 
 # --------------------------------------------------------------------------------------------------- strategies

@@ -42,8 +42,8 @@ def _case(reference: str, p: npt.ArrayLike, q: npt.ArrayLike, words: str) -> Cas
 
 
 def _last_tile() -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """V = 32,000: q is even but for the last 1,024 tokens, p has half of its mass there."""
-    vocab, tile = 32_000, 1024
+    """V = 32 * 1,024: q is even but for the last 1,024 tokens, p has half of its mass there."""
+    vocab, tile = 32 * 1024, 1024
     early = np.arange(vocab) < vocab - tile
     return 0.5 * normalise(early) + 0.5 * normalise(~early), normalise(early)
 
