@@ -35,7 +35,7 @@ from auditor.results import CaseResult, LawTable
 MOST_OUTCOMES = 12
 MOST_POINTS = 400
 COST_RATIOS = (10, 20, 50)
-PLOT_HEIGHT = 230.0
+PLOT_HEIGHT = 210.0
 
 
 def laws(table: LawTable, key: str) -> str:
@@ -59,20 +59,21 @@ def laws(table: LawTable, key: str) -> str:
         return ""
     parts, top = legend([("bar", css, words) for css, words, _, _ in series])
     high = max(_at(values, i) for _, _, values, _ in series for i in shown)
-    y = Scale(0.0, 1.12 * high if high > 0 else 1.0, top + 180, top)
+    high = max(high, *(_at(table.observed, i) + _error(table, i) for i in shown))
+    y = Scale(0.0, 1.12 * high if high > 0 else 1.0, top + 160, top)
     parts += y_axis(Scale(0, 1, LEFT, WIDTH - RIGHT), y, "probability")
     slot = (WIDTH - RIGHT - LEFT) / len(shown)
-    unit = min(46.0, 0.8 * slot / sum(share for _, _, _, share in series))
+    unit = min(42.0, 0.8 * slot / sum(share for _, _, _, share in series))
     labels = [shorten(table.outcomes[i], 16) for i in shown]
     longest = max(len(label) for label in labels)
-    slanted = longest * 6.6 > slot
+    slanted = longest * 6.3 > slot
     for k, i in enumerate(shown):
         middle = LEFT + (k + 0.5) * slot
         x = middle - unit * sum(share for _, _, _, share in series) / 2
         for css, words, values, share in series:
             value, width = _at(values, i), unit * share
             parts.append(bar(x, y(value), width - 1, y.start - y(value), css))
-            error = 2 * math.sqrt(max(0.0, value * (1 - value)) / table.draws) if table.draws > 0 else 0.0
+            error = _error(table, i)
             if words == "observed" and error > 0:
                 parts.append(line(x + width / 2, y(value - error), x + width / 2, y(value + error), "whisker"))
             if share == 1 and unit >= 30:
@@ -210,6 +211,12 @@ def _telling(table: LawTable) -> list[int]:
     promised = table.expected or table.target
     by_gap = sorted(range(len(table.outcomes)), key=lambda i: -abs(_at(table.observed, i) - _at(promised, i)))
     return sorted(by_gap[:MOST_OUTCOMES])
+
+
+def _error(table: LawTable, index: int) -> float:
+    """Two standard errors of an observed share."""
+    share = _at(table.observed, index)
+    return 2 * math.sqrt(max(0.0, share * (1 - share)) / table.draws) if table.draws > 0 else 0.0
 
 
 def _at(values: Sequence[float] | None, index: int) -> float:

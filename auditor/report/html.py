@@ -11,7 +11,7 @@ from markupsafe import Markup
 from auditor.report import figures, words
 from auditor.results import CaseData, CaseResult, Finding, LawTable, ModeResult, Proof, Report
 
-MOST_TOKENS = 16
+MOST_TOKENS = 12
 MOST_ROWS = 24
 
 
@@ -97,15 +97,15 @@ def _case_table(case: CaseData) -> list[tuple[str, list[float], int]]:
 
 
 def _law_rows(table: LawTable) -> tuple[list[tuple[str, list[float | None], float]], int]:
-    """(outcome, [target, draft, expected, observed], gap) for each outcome, and how many are left out.
+    """(outcome, [expected, observed, target, draft], gap) for each outcome, and how many are left out.
 
     Where there are too many to print, those with the largest gaps are shown, in their order.
     """
-    columns = [table.target, table.draft, table.expected, table.observed]
+    columns = [table.expected, table.observed, table.target, table.draft]
     rows = []
     for i, outcome in enumerate(table.outcomes):
         values = [column[i] if column and i < len(column) else None for column in columns]
-        rows.append((outcome, values, (values[3] or 0.0) - (values[2] or 0.0)))
+        rows.append((outcome, values, (values[1] or 0.0) - (values[0] or 0.0)))
     if len(rows) <= MOST_ROWS:
         return rows, 0
     least = sorted((abs(row[2]) for row in rows), reverse=True)[MOST_ROWS - 1]

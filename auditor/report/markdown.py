@@ -125,8 +125,8 @@ def _law(table: LawTable) -> str:
     if not table.outcomes:
         return ""
     named = [
-        ("target", table.target),
         ("draft", table.draft),
+        ("target", table.target),
         ("expected", table.expected),
         ("observed", table.observed),
     ]

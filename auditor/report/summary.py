@@ -146,7 +146,7 @@ def _rows(case: CaseData, console: Console) -> None:
 
 
 def _law(law: LawTable, console: Console) -> None:
-    named = [("target", law.target), ("draft", law.draft), ("expected", law.expected), ("observed", law.observed)]
+    named = [("draft", law.draft), ("target", law.target), ("expected", law.expected), ("observed", law.observed)]
     columns = [(name, values) for name, values in named if values]
     table = _table()
     table.add_column("outcome", overflow="fold", max_width=24)

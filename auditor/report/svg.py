@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
-WIDTH = 460
-LEFT, RIGHT, BOTTOM = 50, 14, 42
+WIDTH = 400
+LEFT, RIGHT, BOTTOM = 54, 12, 40
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ def y_axis(x: Scale, y: Scale, label: str) -> list[str]:
         parts.append(line(x.start, y(value), x.end, y(value), "grid"))
         parts.append(text(x.start - 7, y(value) + 4, words, "tick", "end"))
     parts.append(line(x.start, y.start, x.end, y.start, "axis"))
-    return [*parts, text(13, (y.start + y.end) / 2, label, "label", rotate=-90)]
+    return [*parts, text(11, (y.start + y.end) / 2, label, "label", rotate=-90)]
 
 
 def legend(entries: Sequence[tuple[str, str, str]], y: float = 14) -> tuple[list[str], float]:
@@ -109,7 +109,7 @@ def legend(entries: Sequence[tuple[str, str, str]], y: float = 14) -> tuple[list
     parts: list[str] = []
     x = float(LEFT)
     for mark, css, words in entries:
-        width = 30 + 6.6 * len(words)
+        width = 30 + 6.7 * len(words)
         if x > LEFT and x + width > WIDTH:
             x, y = float(LEFT), y + 18
         if mark == "bar":

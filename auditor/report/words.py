@@ -72,7 +72,7 @@ def cell(value: float | None) -> str:
         return "–"
     if value in (0, 1):
         return f"{value:.0f}"
-    return f"{value:.4f}" if abs(value) >= 5e-4 else f"{value:.0e}"
+    return f"{value:.4f}" if abs(value) >= 1e-4 else f"{value:.0e}"
 
 
 def gap(value: float) -> str:
@@ -148,16 +148,17 @@ def headline(report: Report) -> str:
     """The verdict in a sentence."""
     name = report.adapter.name
     claims = [claim for mode in report.modes for claim in mode.claims if claim.status != "skipped"]
-    checked = len(claims)
-    where = f" (over {plural(len(report.modes), 'mode')})" if len(report.modes) > 1 else ""
+    count = {status: sum(claim.status == status for claim in claims) for status in ("violated", "undecided")}
+    where = f" in {len(report.modes)} modes" if len(report.modes) > 1 else ""
     if report.verdict == "violated":
-        broken = sum(claim.status == "violated" for claim in claims)
-        return f"{name} breaks {broken} of {plural(checked, 'promise')}{where}"
+        return f"{name} breaks {count['violated']} of {plural(len(claims), 'promise')}{where}"
     if report.verdict == "conforming":
-        return f"{name} keeps its promises: {plural(checked, 'claim')} checked, no violation{where}"
+        open_ = f", {count['undecided']} undecided" if count["undecided"] else ""
+        checked = plural(len(claims) - count["undecided"], "claim")
+        return f"{name} conforms: {checked} checked{where}, none violated{open_}"
     if report.verdict == "measured":
-        return f"{name} is lossy on purpose: measured, not judged{where}"
-    return f"No verdict on {name}{where}"
+        return f"{name} is lossy on purpose: measured, not judged"
+    return f"No verdict on {name}"
 
 
 def reason(report: Report) -> str:
@@ -244,7 +245,7 @@ def told_before(mode: ModeResult, finding: Finding, part: Literal["diagnosis", "
 
 def assurance(entries: Sequence[Assurance]) -> list[tuple[str, int]]:
     """How many listed faults this run would have caught, by how often the fault strikes: (words, count)."""
-    frequencies = (("1 event in 1,000", 0.001), ("1 in 100", 0.01), ("1 in 10", 0.1), ("every event", 1.0))
+    frequencies = (("1 in 1,000", 0.001), ("1 in 100", 0.01), ("1 in 10", 0.1), ("every event", 1.0))
     return [
         (label, sum(entry.severity is not None and entry.severity <= limit for entry in entries))
         for label, limit in frequencies
@@ -269,6 +270,6 @@ def assurance_line(entries: Sequence[Assurance]) -> str:
     faults = missed(entries)
     rest = f"; could be missed: {', '.join(faults[:5])}{' and more' if len(faults) > 5 else ''}" if faults else ""
     return (
-        f"Of {plural(len(entries), 'listed fault')}, this run would have caught with probability {power(entries)}: "
-        f"{counts}{rest}."
+        f"Of {plural(len(entries), 'listed fault')}, by the share of events that they strike, this run would have caught "
+        f"with probability {power(entries)}: {counts}{rest}."
     )

@@ -28,8 +28,8 @@ def test_numbers_are_round(value: float | None, shown: str) -> None:
 
 
 def test_cells_of_a_column_do_not_hide_small_probabilities() -> None:
-    shown = [words.cell(value) for value in (0.0, 1.0, 0.25, 0.03598, 0.0005, 0.0004, 1e-30, None)]
-    assert shown == ["0", "1", "0.2500", "0.0360", "0.0005", "4e-04", "1e-30", "–"]
+    shown = [words.cell(value) for value in (0.0, 1.0, 0.25, 0.03598, 0.0005, 0.00004, 1e-30, None)]
+    assert shown == ["0", "1", "0.2500", "0.0360", "0.0005", "4e-05", "1e-30", "–"]
     assert [words.gap(value) for value in (0.0, 0.5, -0.25)] == ["0", "+0.5000", "−0.2500"]
 
 
@@ -104,7 +104,7 @@ def test_a_diagnosis_is_told_once(violated: results.Report) -> None:
 
 def test_headlines(violated: results.Report, conforming: results.Report) -> None:
     assert words.headline(violated) == "step breaks 2 of 10 promises"
-    assert words.headline(conforming) == "reference keeps its promises: 20 claims checked, no violation (over 2 modes)"
+    assert words.headline(conforming) == "reference conforms: 20 claims checked in 2 modes, none violated"
 
 
 def test_clean_takes_what_a_terminal_would_act_on() -> None:
