@@ -79,9 +79,10 @@ JOINT = tuple(FAULTS)
 _S = len(SEVERITIES)
 
 
-def _by_severity(null: FloatArray, wrong: list[FloatArray]) -> FloatArray:
-    """Mixtures (1 - s) null + s wrong for each fault and severity: [K * S, *shape]."""
-    return np.array([(1 - s) * null + s * w for w in wrong for s in SEVERITIES]).reshape(-1, *null.shape)
+def _mixtures(null: FloatArray, wrong: FloatArray) -> FloatArray:
+    """(1 - s) null + s wrong for each fault of wrong [K, ...] and each severity: [K * S, ...]."""
+    s = np.array(SEVERITIES).reshape(-1, *[1] * null.ndim)
+    return ((1 - s) * null + s * wrong[:, None]).reshape(-1, *null.shape)
 
 
 def _features(p: FloatArray, q: FloatArray, accept: FloatArray, residual: FloatArray, order: FloatArray) -> FloatArray:
@@ -188,22 +189,21 @@ class RoundBook:
         positions: list[int],
         null_of: Callable[[int], FloatArray],
         box_of: Callable[[int], tuple[FloatArray, FloatArray]],
-        wrong_of: Callable[[str, int], list[FloatArray]],
-        faults: tuple[str, ...],
+        directed_of: Callable[[int], FloatArray],
     ) -> Categorical:
-        """Independent laws at `positions`; `wrong_of(fault, position)` gives one law [V] per severity."""
+        """Independent laws at `positions`; `directed_of(position)` gives the bets' laws over classes of tokens [K, C]."""
         width = max(self.positions[i].groups.size for i in positions)
-        null, low, up, wrong = [], [], [], []
+        null, low, up, directed = [], [], [], []
         for i in positions:
             group = self.positions[i].groups.group
             a, b = box_of(i)
             null.append(_pad(group(null_of(i)), width))
             low.append(_pad(np.minimum(group(a), 1.0), width))
             up.append(_pad(np.minimum(group(b), 1.0), width))
-            wrong.append([_pad(group(law), width) for fault in faults for law in wrong_of(fault, i)])
+            directed.append(_pad(directed_of(i), width))
         base = np.stack(null)
-        directed = np.array(wrong).reshape(len(positions), len(faults) * _S, width).transpose(1, 0, 2)
-        return Categorical(base, np.stack(low), np.stack(up), directed, self.tilts(base, positions, width))
+        tilted = self.tilts(base, positions, width)
+        return Categorical(base, np.stack(low), np.stack(up), np.stack(directed, 1), tilted)
 
     def _grouped(self, counts: IntArray, positions: list[int], width: int) -> IntArray:
         return np.stack([_pad(self.positions[i].groups.group(counts[k]), width) for k, i in enumerate(positions)])
@@ -216,12 +216,14 @@ class RoundBook:
         right = self.right.residual
         assert right is not None
 
-        def wrong_of(fault: str, i: int) -> list[FloatArray]:
-            law = self.wrong[fault].residual
-            # A residual that depends on the draft is bet on draft by draft (`pair_field`), not here.
-            return [right[i]] * _S if law is None else [(1 - s) * right[i] + s * law[i] for s in SEVERITIES]
+        def directed_of(i: int) -> FloatArray:
+            # A residual that depends on the draft is bet on draft by draft (`pair_fields`), not here.
+            group = self.positions[i].groups.group
+            own = group(right[i])
+            rows = [self.wrong[f].residual for f in RESIDUAL]
+            return _mixtures(own, np.stack([own if row is None else group(row[i]) for row in rows]))
 
-        return self._categorical(list(range(self.case.gamma)), lambda i: right[i], self.box.residual, wrong_of, RESIDUAL)
+        return self._categorical(list(range(self.case.gamma)), lambda i: right[i], self.box.residual, directed_of)
 
     @cached_property
     def pair_faults(self) -> tuple[str, ...]:
@@ -230,34 +232,30 @@ class RoundBook:
             return RESIDUAL
         return tuple(name for name in RESIDUAL if self.wrong[name].residual is None)
 
-    def pair_logs(self, i: int, x: IntArray) -> tuple[FloatArray, FloatArray, FloatArray, Categorical]:
-        """Laws of the residual draw at `position` after each of the drafts x: their field over (draft, token)."""
+    def _pair_field(self, i: int, x: IntArray) -> Categorical:
+        """Residual draws at a position after each of the drafts x: laws over tokens, one per draft."""
         right = self.right.given(i, x)
         if self.by_draft:
             bounds = [self.box.residual_after(i, int(d)) for d in x]
             low, up = np.stack([b[0] for b in bounds]), np.stack([b[1] for b in bounds])
         else:
-            one = self.box.residual(i)
-            low, up = (np.broadcast_to(side, right.shape) for side in one)
-        directed = _by_severity(right, [self.wrong[name].given(i, x) for name in self.pair_faults])
+            low, up = (np.broadcast_to(side, right.shape) for side in self.box.residual(i))
+        directed = _mixtures(right, np.stack([self.wrong[name].given(i, x) for name in self.pair_faults]))
         tilted = np.zeros((0, *right.shape))
         if self.by_draft:
             at = self.positions[i]
-            h = np.broadcast_to(at.features[:, None, :], (len(at.features), *right.shape)) if at.groups.of is None else None
-            if h is not None:
+            if at.groups.of is None:
+                h = np.broadcast_to(at.features[:, None, :], (len(at.features), *right.shape))
                 tilted = tilted_laws(right, Features(h, np.full(len(x), at.never), np.full(len(x), at.always)))
             else:
                 tilted = np.broadcast_to(right, (tilts_per(TOKEN_FEATURES), *right.shape))
-        return right, low, up, Categorical(right, low, up, directed, tilted)
+        return Categorical(right, low, up, directed, tilted)
 
     @cached_property
-    def _pair_fields(self) -> list[tuple[IntArray, Categorical]]:
-        out = []
-        for i in range(self.case.gamma):
-            track = self.reading.tracked[i]
-            x = np.argsort(track, kind="stable")[-self.reading.tracks :]
-            out.append((x, self.pair_logs(i, x)[3]))
-        return out
+    def pair_fields(self) -> list[Categorical]:
+        """The same at every position, for the tracked drafts in the order of their index."""
+        tracks = self.reading.tracks
+        return [self._pair_field(i, np.argsort(row, kind="stable")[-tracks:]) for i, row in enumerate(self.reading.tracked)]
 
     @cached_property
     def bonus_field(self) -> Categorical:
@@ -284,16 +282,30 @@ class RoundBook:
         tilts = np.concatenate([tilts, np.zeros((*tilts.shape[:-1], 1))], -1)
         return Categorical(null, low, up, np.array(directed), tilts)
 
-    def emitted_law(self, fault: str | None, i: int, severity: float = 0.0) -> FloatArray:
-        """Law [V] of the emitted token at a reached position, under a fault at a severity."""
-        wrong = self.right if fault is None else self.wrong[fault]
-        s = severity
+    def _emitted_laws(self, i: int) -> FloatArray:
+        """Laws [K, C] of the emitted token at a reached position, for every fault of `EMITTED` at every severity.
+
+        Accepted drafts q a and the rest of the mass times the residual, each mixed on its own; sums over classes come first.
+        """
+        group = self.positions[i].groups.group
+        wrong = [self.wrong[f] for f in EMITTED]
         if i == self.case.gamma:
-            return self.right.bonus if wrong.drop else (1 - s) * self.right.bonus + s * wrong.bonus
+            own = group(self.right.bonus)
+            return _mixtures(own, np.stack([own if w.drop else group(w.bonus) for w in wrong]))
         q = self.case.q[i]
-        accept = (1 - s) * self.right.accept[i] + s * wrong.accept[i]
-        refused = q * (1 - accept)
-        return q * accept + (1 - s) * self.right.mean(i, refused) + s * wrong.mean(i, refused)
+        accepted = _mixtures(group(q * self.right.accept[i]), np.stack([group(q * w.accept[i]) for w in wrong]))
+        refused = np.maximum(1 - accepted.sum(-1), 0.0)
+        out = np.empty_like(accepted)
+        for k, w in enumerate(wrong):
+            rows = slice(k * _S, (k + 1) * _S)
+            if self.right.residual is not None and w.residual is not None:
+                laws_at = _mixtures(group(self.right.residual[i]), group(w.residual[i])[None])
+                out[rows] = refused[rows, None] * laws_at
+                continue
+            for j, s in enumerate(SEVERITIES):
+                weights = q * (1 - (1 - s) * self.right.accept[i] - s * w.accept[i])
+                out[k * _S + j] = group((1 - s) * self.right.mean(i, weights) + s * w.mean(i, weights))
+        return accepted + out
 
     @cached_property
     def emitted_field(self) -> Categorical:
@@ -312,13 +324,7 @@ class RoundBook:
         return joint
 
     def _emitted_at(self, positions: list[int]) -> Categorical:
-        return self._categorical(
-            positions,
-            lambda i: self.case.p[i],
-            self.box.emitted,
-            lambda fault, i: [self.emitted_law(fault, i, s) for s in SEVERITIES],
-            EMITTED,
-        )
+        return self._categorical(positions, lambda i: self.case.p[i], self.box.emitted, self._emitted_laws)
 
     def rates(self, fault: str, severity: float) -> FloatArray:
         """Mean acceptance [gamma] at each reached position under a fault at a severity, drafts drawn from q."""
@@ -390,7 +396,7 @@ class RoundBook:
         one = np.ones(len(x))
         values = np.stack([one, np.clip(log_p - log_q, -20, 20), log_p, log_q, right, order, position.astype(float)])
         refused = np.stack([one, position == 0, position == self.case.gamma - 1, x == self.case.vocab - 1])
-        return Bernoulli(right, low, up, _by_severity(right, cells), tilted_rates(right, values, q, refused))
+        return Bernoulli(right, low, up, _mixtures(right, np.stack(cells)), tilted_rates(right, values, q, refused))
 
     @cached_property
     def _every_cell(self) -> tuple[IntArray, IntArray, Bernoulli]:
@@ -446,35 +452,35 @@ class RoundBook:
 
     # ------------------------------------------------------------------------------------------------------ scores
 
-    def _joint(self, tally: Tally) -> FloatArray:
+    def _joint(self, tally: Tally, scores: dict[str, Score]) -> FloatArray:
         """Log-likelihoods [fault, severity] of whole rounds, up to a constant that is the same for all: they name, not judge.
 
         A round that ends with its own last draft has the likelihood of both its readings together.
         """
-        none = np.zeros_like(tally.repeats)
-        joint = joint_pay(
-            {
+        x = np.flatnonzero(tally.repeats)
+        if len(x):
+            none = np.zeros_like(tally.repeats)
+            scores = {
                 "acceptance-law": self._accept_score(replace(tally, repeats=none), none, Endings()),
                 "residual-law": self._residual_score(tally, none, Endings()),
                 "bonus-token": self._bonus_score(tally, 0),
             }
-        )
-        x = np.flatnonzero(tally.repeats)
+        joint = joint_pay(scores)
         full, last = int(tally.bonus.sum()), self.case.gamma - 1
-        eligible = int(tally.residual[:-1].sum())
+        s = np.array(SEVERITIES)[:, None]
         right, own = self.right.accept[last, x], self._echo(self.right, x)
         for k, name in enumerate(JOINT):
             fault, wrong = FAULTS[name], self.wrong[name]
-            for j, s in enumerate(SEVERITIES):
-                drop = s if wrong.drop else 0.0
+            if len(x):
                 accept = (1 - s) * right + s * wrong.accept[last, x]
-                echo = (1 - accept) * ((1 - s) * own + s * self._echo(wrong, x)) + accept * drop
-                joint[k, j] += tally.repeats[x] @ np.log(np.maximum(echo, self.precision.resolution))
-                if wrong.drop:
-                    joint[k, j] += _times_log(full, 1 - drop) - full * np.log1p(-self._seen_missing(s))
-                if fault.keeps:
-                    joint[k, j] += tally.kept * _STRUCTURE_BROKEN
-                    joint[k, j] += _times_log(tally.kept, s) + _times_log(eligible - tally.kept, 1 - s)
+                echo = (1 - accept) * ((1 - s) * own + s * self._echo(wrong, x)) + accept * (s if wrong.drop else 0.0)
+                joint[k] += np.log(np.maximum(echo, self.precision.resolution)) @ tally.repeats[x]
+            if wrong.drop:
+                joint[k] += [_times_log(full, 1 - v) - full * np.log1p(-self._seen_missing(v)) for v in SEVERITIES]
+            if fault.keeps:
+                eligible = int(tally.residual[:-1].sum()) - tally.kept
+                joint[k] += [_times_log(tally.kept, v) + _times_log(eligible, 1 - v) for v in SEVERITIES]
+                joint[k] += tally.kept * _STRUCTURE_BROKEN
         return joint
 
     def _echo(self, of: Laws, x: IntArray) -> FloatArray:
@@ -503,13 +509,13 @@ class RoundBook:
             x = np.flatnonzero(taken * (self.reading.tracked[-1] >= 0))
             pairs[-1, self.reading.tracked[-1][x], x] += taken[x]
         if self.by_draft:
-            parts = [f.score(pairs[i]) for i, (_, f) in enumerate(self._pair_fields)]
+            parts = [f.score(pairs[i]) for i, f in enumerate(self.pair_fields)]
             total = sum(p.bets for p in parts)
             return Score(np.asarray(total), sum(p.omnibus for p in parts), parts[0].directed, sum(p.events for p in parts))
         field = self.residual_field
         score = field.score(self._grouped(residual, list(range(gamma)), field.null.shape[1]))
         bets = score.bets.copy()
-        for i, (_, pair_field) in enumerate(self._pair_fields):
+        for i, pair_field in enumerate(self.pair_fields):
             extra = dot(pairs[i], pair_field.logs)
             for k, fault in enumerate(self.pair_faults):
                 at = RESIDUAL.index(fault) * _S
@@ -553,7 +559,7 @@ class RoundBook:
             "round-length": self.length_field.score(tally.length[1:][None]),
             "support": self.support_score(int(tally.emitted.sum()), outside),
         }
-        joint = self._joint(tally)
+        joint = self._joint(tally, scores)
         by_events = joint_pay(scores)
         aligned = np.concatenate([by_events[JOINT.index(f)] for f in ALIGNMENT])
         events = accept.events + residual.events + bonus.events

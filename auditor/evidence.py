@@ -30,6 +30,7 @@ IntArray = npt.NDArray[np.int64]
 
 _SUM_ERROR = 1e-11
 _TINY = 1e-300
+_PROMISING = 2.0
 
 
 def clipped(law: FloatArray, lo: FloatArray, up: FloatArray, steps: int = 60) -> tuple[FloatArray, FloatArray]:
@@ -156,18 +157,22 @@ def log_dirichlet_mixture(
         return np.zeros(len(concentrations))
     counts, center, n = counts[used], center[used], n[used]
     lo, up = np.broadcast_to(lo, (len(used), lo.shape[-1]))[used], np.broadcast_to(up, (len(used), up.shape[-1]))[used]
-    star, _ = clipped(counts / n[:, None], lo, up)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        best = np.where(counts > 0, counts * np.log(np.maximum(star, _TINY)), 0.0).sum()
+    seen = counts > 0
+    with np.errstate(divide="ignore"):
+        # The null's own law lies in the box and the upper ends lie above it: two bounds on the best likelihood. Where even
+        # against the null's law the mixture has gained nothing, the cheap upper bound will do.
+        least = float((counts[seen] * np.log(np.maximum(center[seen], _TINY))).sum())
+        best = float((counts[seen] * np.log(np.maximum(up[seen], _TINY))).sum())
     # Tokens that the center excludes but the data show would cost infinity: mix in a little of the uniform.
     center = 0.999 * center + 0.001 / center.shape[-1]
-    out = np.empty(len(concentrations))
+    likelihood = np.empty(len(concentrations))
     for j, k in enumerate(concentrations):
-        a = k * center
-        seen = counts > 0
-        parts = (gammaln(counts[seen] + a[seen]) - gammaln(a[seen])).sum()
-        out[j] = parts + (gammaln(k) - gammaln(n + k)).sum() - best
-    return out
+        a = k * center[seen]
+        likelihood[j] = (gammaln(counts[seen] + a) - gammaln(a)).sum() + (gammaln(k) - gammaln(n + k)).sum()
+    if likelihood.max() - least > _PROMISING:
+        star, _ = clipped(counts / n[:, None], lo, up)
+        best = float((counts[seen] * np.log(np.maximum(star[seen], _TINY))).sum())
+    return likelihood - best
 
 
 def log_mean(logs: FloatArray, log_weights: FloatArray | None = None) -> float:

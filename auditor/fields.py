@@ -121,7 +121,7 @@ def tilted_laws(null: FloatArray, features: Features) -> FloatArray:
     """Laws [T, M, C] around null [M, C]: every feature, both signs, every strength; one outcome lost; one gained."""
     h = features.values
     mean = (h * null).sum(-1, keepdims=True)
-    sd = np.sqrt(((h - mean) ** 2 * null).sum(-1, keepdims=True))
+    sd = np.sqrt(np.maximum(((h - mean) ** 2 * null).sum(-1, keepdims=True), 0.0))
     h = np.where(sd > 1e-12, (h - mean) / np.where(sd > 1e-12, sd, 1.0), 0.0)
     theta = np.array([sign * s for s in STRENGTHS for sign in (1.0, -1.0)])
     weights = null * np.exp(np.clip(theta[:, None, None, None] * h[None], -30, 30))
@@ -155,8 +155,7 @@ def tilted_rates(null: FloatArray, values: FloatArray, weight: FloatArray, refus
     h = np.where(varies, (values - mean) / np.where(varies, sd, 1.0), np.where(values != 0, 1.0, 0.0))
     theta = np.array([sign * s for s in STRENGTHS for sign in (1.0, -1.0)])
     bent = np.exp(np.clip(theta[:, None, None] * h[None], -30, 30))
-    odds = null / np.maximum(1 - null, 1e-300)
-    rates = np.where(null >= 1.0, 1.0, bent * odds / (1 + bent * odds)).reshape(-1, len(null))
+    rates = (bent * null / np.maximum(bent * null + (1 - null), 1e-300)).reshape(-1, len(null))
     refusals = [null * (1 - s * row) for row in refused for s in SEVERITIES]
     return np.concatenate([rates, np.array(refusals).reshape(-1, len(null))])
 

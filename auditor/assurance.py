@@ -1,0 +1,3 @@
+"""placeholder"""
+from auditor.results import Assurance
+def assure(audit): return []

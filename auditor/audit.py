@@ -1,0 +1,441 @@
+"""One audit, from the first case to the verdict."""
+
+from __future__ import annotations
+
+import datetime
+import platform
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from auditor import __version__, checks, findings, proof
+from auditor.adapter import Mode
+from auditor.assurance import assure
+from auditor.books import ALIGNMENT, JOINT
+from auditor.calls import Seeds, Subject
+from auditor.cases import Case, explicit_cases
+from auditor.claims import CLAIMS, Offer, choose
+from auditor.corpus import corpus_cases
+from auditor.diagnosis import UNLISTED, diagnose, leading, without_draws
+from auditor.errors import AdapterUnsuitable, AuditError, BadAnswer, CallFailed
+from auditor.events import (
+    CaseDone,
+    ClaimViolated,
+    Emit,
+    FindingReady,
+    Finished,
+    IncidentSeen,
+    Phase,
+    Started,
+)
+from auditor.fields import MANY
+from auditor.predict import PARTS, nats_per_round
+from auditor.results import (
+    AdapterInfo,
+    ClaimResult,
+    Diagnosis,
+    Finding,
+    Journal,
+    Metrics,
+    ModeResult,
+    Proof,
+    Report,
+    Run,
+    Verdict,
+)
+from auditor.rules import FAULTS, RULES, DraftResidual
+from auditor.search import propose
+from auditor.visits import Budget, ModeAudit, Violation, first_position
+from auditor.wealth import Wealth
+
+EXPLICIT_SHARE, GENERATED_SHARE, PROOF_SHARE = 0.2, 0.3, 0.05
+GENERATED = 48
+FOCUS_SEVERITY = 0.01
+SAMPLE_SHARE = 0.2
+"""Rounds of `sample` beside those of `verify`, where an adapter has both."""
+
+
+class Loaded(Protocol):
+    """An adapter as `auditor.catalog` loads it."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def source(self) -> str: ...
+    @property
+    def summary(self) -> str: ...
+    @property
+    def options(self) -> dict[str, str]: ...
+    @property
+    def engine(self) -> dict[str, str]: ...
+    @property
+    def modes(self) -> tuple[Mode, ...]: ...
+    @property
+    def build(self) -> Callable[[str | None], object]: ...
+
+
+@dataclass(frozen=True)
+class AuditConfig:
+    """How to run an audit. `claims` empty means all; `command` is recorded in the report; `journal` is where lines go."""
+
+    claims: tuple[str, ...] = ()
+    alpha: float = 1e-6
+    seed: int = 0
+    max_rounds: int = 3_000_000
+    max_seconds: float = 60.0
+    command: str = ""
+    journal: Path | None = None
+
+
+def run_audit(loaded: Loaded, config: AuditConfig, emit: Emit) -> Report:
+    """Audit every mode of an adapter and report.
+
+    Never raises for what the adapter does: that becomes findings and incidents. Raises AuditError where nothing could be
+    carried out (before the first call). Ctrl-C ends the run and gives a partial report with exit code 130; a second one is
+    not caught.
+    """
+    started = datetime.datetime.now(datetime.UTC).replace(microsecond=0).isoformat()
+    journal = Journal(config.journal)
+    modes = loaded.modes or (None,)
+    results: list[ModeResult] = []
+    stopped, error = "budget", ""
+    budget = Budget(config.max_rounds, config.max_seconds)
+    seeds = Seeds(config.seed)
+    try:
+        for k, mode in enumerate(modes):
+            share = Budget(config.max_rounds // len(modes), config.max_seconds * (k + 1) / len(modes), budget.start)
+            audit, skipped = _prepare(loaded, mode, config, seeds, share, journal, len(modes), emit, first=k == 0)
+            run = _Running(audit, skipped, config, emit)
+            try:
+                run.all_phases()
+            except KeyboardInterrupt:
+                stopped = "interrupted"
+            except AuditError:
+                raise
+            except Exception as broken:  # a bug of ours must not cost the user the report
+                stopped = "error"
+                error = f"internal error: {type(broken).__name__}: {broken}"
+                journal.write({"kind": "error", "text": traceback.format_exc()})
+            budget.rounds += share.rounds
+            if stopped == "budget" and share.seconds >= share.max_seconds and share.rounds < share.max_rounds:
+                stopped = "time"
+            results.append(run.result(mode, stopped))
+            if stopped in ("interrupted", "error"):
+                break
+    finally:
+        journal.close()
+    verdict, code = _verdict(results, stopped)
+    report = Report(
+        Run(
+            __version__, started, round(budget.seconds, 2), config.seed, config.alpha, config.max_rounds, config.max_seconds,
+            budget.rounds, stopped, config.command, platform.python_version(), f"{platform.system()} {platform.machine()}",
+            list(config.claims),
+        ),
+        AdapterInfo(loaded.name, loaded.source, dict(loaded.options), dict(loaded.engine), loaded.summary),
+        verdict, code, results, error,
+    )  # fmt: skip
+    emit(Finished(report))
+    return report
+
+
+def _verdict(results: list[ModeResult], stopped: str) -> tuple[Verdict, int]:
+    if any(claim.status == "violated" for mode in results for claim in mode.claims):
+        return "violated", 1
+    if stopped == "interrupted":
+        return "inconclusive", 130
+    if stopped == "error" or any(mode.incidents for mode in results):
+        return "inconclusive", 2
+    if any(claim.status == "undecided" for mode in results for claim in mode.claims):
+        return "inconclusive", 2
+    return "conforming", 0
+
+
+def _prepare(
+    loaded: Loaded,
+    mode: Mode | None,
+    config: AuditConfig,
+    seeds: Seeds,
+    budget: Budget,
+    journal: Journal,
+    modes: int,
+    emit: Emit,
+    first: bool,
+) -> tuple[ModeAudit, dict[str, str]]:
+    """Build the adapter, choose the claims, and warm it up."""
+    subject = Subject(loaded.build(mode.name if mode else None))
+    if mode is not None:
+        subject.rule = mode.rule
+    if subject.rule not in RULES:
+        raise AdapterUnsuitable(
+            f"the adapter declares the rule {subject.rule!r}; this version audits {', '.join(RULES)} (`--rule` overrides it)"
+        )
+    rule = RULES[subject.rule]
+    wealth = Wealth((), (), config.alpha, 1 / modes)
+    audit = ModeAudit(subject, rule, wealth, seeds, budget, journal, mode.name if mode else "")
+    shows = checks.warm_up(audit)
+    offer = Offer(
+        frozenset(subject.methods), shows, subject.reproducible, isinstance(rule.residual, DraftResidual)
+    )  # fmt: skip
+    checked, skipped = choose(offer, config.claims)
+    if subject.max_batch == 1 and "row-independence" in checked:
+        checked.remove("row-independence")
+        skipped["row-independence"] = "the adapter takes one row a call (max_batch = 1)"
+    if not checked:
+        raise AdapterUnsuitable(f"nothing can be checked: {next(iter(skipped.values()), 'no claims')}")
+    wealth.claims = tuple(c for c in checked if not CLAIMS[c].exact)
+    wealth.methods = tuple(m for m in ("verify", "sample") if m in subject.methods)
+    for claim in [c for c in audit.violations if c not in checked]:
+        del audit.violations[claim]
+    if first:
+        info = AdapterInfo(loaded.name, loaded.source, dict(loaded.options), dict(loaded.engine), loaded.summary)
+        emit(
+            Started(
+                info, tuple(m.name for m in loaded.modes), subject.methods, subject.rule, subject.precision.tolerance,
+                config.alpha, config.seed, config.max_rounds, config.max_seconds, tuple(checked), tuple(skipped.items()),
+            )
+        )  # fmt: skip
+    return audit, skipped | {"": ""}
+
+
+class _Running:
+    """The phases of one mode, and what came of them."""
+
+    def __init__(self, audit: ModeAudit, skipped: dict[str, str], config: AuditConfig, emit: Emit) -> None:
+        self.audit, self.config, self.emit = audit, config, emit
+        self.skipped = {claim: reason for claim, reason in skipped.items() if claim}
+        self.checked = [c for c in CLAIMS if c not in self.skipped]
+        self.findings: list[Finding] = []
+        self.proof: Proof | None = None
+        self.compared = {"exact-law": 0, "seed-reproducibility": 0}
+        self.reasons: dict[str, str] = {}
+        self.generated: list[Case] = []
+        audit.on_violation = self._announce
+        audit.on_incident = lambda incident: emit(IncidentSeen(incident))
+
+    def _announce(self, violation: Violation) -> None:
+        if violation.claim not in self.checked:
+            self.audit.violations.pop(violation.claim, None)
+            return
+        joint = self.audit.wealth.joint.get(violation.method)
+        guess = FAULTS[leading(joint)[0]].words if joint is not None and joint.max() > 3 else ""
+        self.emit(
+            ClaimViolated(
+                self.audit.mode, violation.claim, violation.evidence, self.audit.wealth.threshold, violation.rounds,
+                violation.seconds, guess,
+            )
+        )  # fmt: skip
+
+    def phase(self, name: str) -> None:
+        """Announce a phase."""
+        self.emit(Phase(self.audit.mode, name))
+
+    # ------------------------------------------------------------------------------------------------------- phases
+
+    def all_phases(self) -> None:
+        """From the first check to the findings."""
+        audit = self.audit
+        self.phase("calls and seeds")
+        if "seed-reproducibility" in self.checked:
+            self.compared["seed-reproducibility"] = checks.reproducibility(audit)
+        self._coins()
+        methods = [m for m in ("verify", "sample") if audit.usable(m)]
+        speed = max((audit.speed.get(m, 1.0) for m in methods), default=1.0)
+        expected = min(audit.budget.left, int(0.7 * speed * max(1.0, audit.budget.max_seconds - audit.budget.seconds)))
+        self.phase("explicit cases")
+        explicit = [*corpus_cases(), *explicit_cases()]
+        if "exact-law" in self.checked:
+            self.compared["exact-law"] += checks.exact_law(audit, explicit)
+        self._rounds_of(explicit, methods, int(EXPLICIT_SHARE * expected / len(explicit)), 2**15, edge=True)
+        self.phase("generated cases")
+        self.generated = propose(GENERATED, self.config.seed, self._worth)
+        if "exact-law" in self.checked:
+            self.compared["exact-law"] += checks.exact_law(audit, self.generated)
+        self._rounds_of(self.generated, methods, int(GENERATED_SHARE * expected / len(self.generated)), 2**16, edge=False)
+        if not audit.violations and methods:
+            self.phase("focus")
+            self._focus(methods[0])
+        self._conclude(methods)
+
+    def _coins(self) -> None:
+        audit = self.audit
+        for claim, (log_e, coins, worst) in checks.independence(audit).items():
+            if claim not in self.checked:
+                continue
+            entry = {"kind": "coins", "mode": audit.mode, "claim": claim, "log_wealth": log_e, "events": coins}
+            audit.journal.write(entry)
+            audit.wealth.add(entry)
+            if worst is not None and log_e >= audit.wealth.threshold:
+                self.reasons[claim] = f"{worst.what}: {worst.aligned} matches aligned, {worst.crossed} crosswise"
+                audit.violated(claim, "verify" if audit.usable("verify") else "sample", log_e)
+
+    def _rounds_of(self, cases: list[Case], methods: list[str], rounds: int, most: int, edge: bool) -> None:
+        rounds = int(np.clip(rounds, 200, most))
+        for case in cases:
+            for method in methods:
+                share = SAMPLE_SHARE if method == "sample" and len(methods) > 1 else 1.0
+                self._visit(case, method, max(100, int(rounds * share)), edge)
+            if not self.audit.budget.left:
+                return
+
+    def _visit(self, case: Case, method: str, rounds: int, edge: bool) -> None:
+        audit = self.audit
+        before = len(audit.results)
+        audit.visit(case, method, rounds, edge)
+        if len(audit.results) == before:
+            return
+        wealth = {c: audit.wealth.log_wealth(c) for c in audit.wealth.claims}
+        claim = max(wealth, key=lambda c: wealth[c]) if wealth else ""
+        self.emit(
+            CaseDone(
+                audit.mode, audit.results[-1], audit.budget.rounds, audit.budget.seconds,
+                (claim, wealth.get(claim, 0.0), audit.wealth.threshold),
+            )
+        )  # fmt: skip
+
+    def _worth(self, case: Case) -> float:
+        """What Hypothesis climbs: the summed log of the expected evidence against each fault."""
+        nats = nats_per_round(self.audit.book(case), FOCUS_SEVERITY).sum(-1)
+        return float(np.log(nats + 1e-9).sum())
+
+    def _focus(self, method: str) -> None:
+        """The rest of the budget, on the cases that are worth most to the faults that are still open."""
+        audit = self.audit
+        pool = [c for c in {c.digest: c for c in [*audit.cases.values(), *self.generated]}.values() if c.vocab <= MANY]
+        if method == "sample":
+            pool = [first_position(c) for c in pool]
+        if not pool:
+            return
+        table = np.stack([nats_per_round(audit.book(c), FOCUS_SEVERITY) for c in pool])
+        if method == "sample":
+            table[:, :, PARTS.index("bonus-token")] = 0.0
+        worth = table.max(-1)
+        gathered = np.zeros(len(JOINT))
+        # A bet needs the threshold and its own share of the weight.
+        need = audit.wealth.threshold + np.log(2 * 3 * len(JOINT))
+        reserve = int(PROOF_SHARE * audit.budget.max_rounds)
+        chunk = int(np.clip(audit.budget.left / 24, 500, 2**18))
+        while audit.budget.left > reserve and not audit.violations:
+            rounds = min(chunk, audit.budget.left - reserve)
+            missing = np.maximum(need - gathered, 1.0)
+            gain = np.minimum(worth * rounds / missing, 1.0).sum(-1)
+            k = int(gain.argmax())
+            before = audit.budget.rounds
+            self._visit(pool[k], method, rounds, edge=False)
+            if audit.budget.rounds == before:
+                return
+            gathered += worth[k] * (audit.budget.rounds - before)
+            if (gathered >= 2 * need).all():
+                gathered[:] = 0.0
+
+    # -------------------------------------------------------------------------------------------------- conclusions
+
+    def _conclude(self, methods: list[str]) -> None:
+        audit = self.audit
+        if audit.violations:
+            self.phase("diagnosis")
+            self._report_findings(fresh=True)
+        self.phase("proof by counting")
+        for method in methods:
+            if audit.usable(method):
+                try:
+                    self.proof = proof.count(audit, method, int(np.clip(audit.speed[method] * 0.5, 1000, 200_000)))
+                except CallFailed as failure:
+                    audit.failed(failure, checks.CONTROL)
+                except BadAnswer as bad:
+                    audit.bad_answer(bad, method, checks.CONTROL)
+                break
+
+    def _report_findings(self, fresh: bool) -> None:
+        audit = self.audit
+        replay = self.config.command
+        diagnoses: dict[str, Diagnosis] = {}
+        seconds = min(2.0, 0.1 * audit.budget.max_seconds)
+        for claim, violation in list(audit.violations.items()):
+            if any(f.claim == claim for f in self.findings):
+                continue
+            method = violation.method
+            seen = next((m for m in audit.malformed if _claim_of(m.kind) == claim), None)
+            if method not in diagnoses and (claim in audit.wealth.claims or (seen and seen.kind == "prefix")):
+                speed = audit.speed.get(method, 1e4)
+                diagnoses[method] = (
+                    diagnose(audit, self._telling_case(method), method, int(np.clip(speed, 2000, 800_000)))
+                    if fresh and audit.usable(method)
+                    else without_draws(audit, method)
+                )
+            number = len(self.findings) + 1
+            if seen:
+                finding = findings.from_malformed(audit, claim, seen, diagnoses.get(method), number, replay)
+            elif claim in self.reasons:
+                finding = findings.from_coins(audit, claim, self.reasons[claim], number, replay)
+            elif claim == "position-alignment" and diagnoses[method].fault not in ALIGNMENT:
+                continue
+            else:
+                speed = audit.speed.get(method, 1e4)
+                rounds = int(np.clip(0.3 * speed, 500, 200_000)) if fresh else 0
+                finding = findings.build(audit, violation, diagnoses[method], number, seconds, rounds, replay)
+            self.findings.append(finding)
+            self.emit(FindingReady(finding))
+
+    def _telling_case(self, method: str) -> Case:
+        """The visited case whose rounds tell most, among those small enough to look at draft by draft."""
+        audit = self.audit
+        order = sorted(
+            (r for r in audit.results if r.method == method and r.case.vocab <= 64),
+            key=lambda r: -sum(v for v in r.evidence.values() if v > 0),
+        )
+        return audit.cases[order[0].index] if order else checks.CONTROL
+
+    def result(self, mode: Mode | None, stopped: str) -> ModeResult:
+        """The mode's part of the report."""
+        audit = self.audit
+        if audit.violations and stopped in ("interrupted", "error"):
+            self._report_findings(fresh=False)
+        return ModeResult(
+            audit.mode, audit.subject.rule, audit.subject.precision.tolerance, audit.subject.precision.resolution,
+            list(audit.subject.methods), [self._claim(c, stopped) for c in CLAIMS], self.findings, audit.incidents,
+            audit.results, self.proof, assure(audit) if not audit.violations and stopped != "error" else [],
+            self._metrics(), mode.summary if mode else "",
+        )  # fmt: skip
+
+    def _claim(self, claim: str, stopped: str) -> ClaimResult:
+        audit, promise = self.audit, CLAIMS[claim].promise
+        if claim in self.skipped:
+            return ClaimResult(claim, promise, "skipped", self.skipped[claim])
+        exact = CLAIMS[claim].exact
+        events = self.compared.get(claim, audit.budget.rounds) if exact else audit.wealth.events(claim)
+        evidence = 0.0 if exact else float(np.clip(audit.wealth.log_wealth(claim), -1e9, 1e9))
+        threshold = 0.0 if exact else audit.wealth.threshold
+        finding = next((f for f in self.findings if f.claim == claim), None)
+        if finding is not None:
+            evidence = max(evidence, finding.evidence)
+            return ClaimResult(claim, promise, "violated", finding.title, evidence, threshold, events, finding.id)
+        if claim in audit.violations:
+            named = next((f.diagnosis for f in self.findings if f.diagnosis), None)
+            told = f"explained by {named.fault}" if named and named.fault != UNLISTED else "not the best explanation"
+            return ClaimResult(claim, promise, "holds", f"evidence {told}", evidence, threshold, events)
+        if stopped in ("interrupted", "error"):
+            return ClaimResult(claim, promise, "undecided", f"{stopped} after {events:,} events", evidence, threshold, events)
+        if not events:
+            return ClaimResult(claim, promise, "undecided", "no event spoke to it", evidence, threshold, events)
+        return ClaimResult(claim, promise, "holds", "", evidence, threshold, events)
+
+    def _metrics(self) -> Metrics:
+        audit = self.audit
+        shown = [r for r in audit.results if r.acceptance is not None and r.acceptance_expected is not None]
+        weight = np.array([r.rounds for r in shown], float)
+        mean = lambda values: float(weight @ np.array(values) / weight.sum()) if len(shown) else None  # noqa: E731
+        seconds = audit.subject.seconds
+        return Metrics(
+            audit.budget.rounds, audit.subject.calls, len({c.digest for c in audit.cases.values()}), round(seconds, 3),
+            round(max(0.0, audit.budget.seconds - seconds), 3), mean([r.acceptance for r in shown]),
+            mean([r.acceptance_expected for r in shown]),
+        )  # fmt: skip
+
+
+def _claim_of(kind: str) -> str:
+    return {"exception": "edge-cases", "seed": "seed-reproducibility", "law": "exact-law"}.get(kind, "structure")
+
