@@ -50,7 +50,7 @@ from auditor.results import (
 from auditor.rules import FAULTS, RULES, DraftResidual
 from auditor.search import propose
 from auditor.visits import Budget, ModeAudit, Violation, first_position
-from auditor.wealth import Wealth
+from auditor.wealth import Wealth, unpack
 
 EXPLICIT_SHARE, GENERATED_SHARE, PROOF_SHARE = 0.2, 0.3, 0.05
 GENERATED = 48
@@ -381,13 +381,24 @@ class _Running:
             self.emit(FindingReady(finding))
 
     def _telling_case(self, method: str) -> Case:
-        """The visited case whose rounds tell most, among those small enough to look at draft by draft."""
+        """The visited case that tells the leading explanations apart best, among those small enough to look at by draft."""
         audit = self.audit
-        order = sorted(
-            (r for r in audit.results if r.method == method and r.case.vocab <= 64),
-            key=lambda r: -sum(v for v in r.evidence.values() if v > 0),
-        )
-        return audit.cases[order[0].index] if order else checks.CONTROL
+        joint = audit.wealth.joint.get(method)
+        if joint is None:
+            return checks.CONTROL
+        peak = joint.max(1)
+        best = int(peak.argmax())
+        margins = {}
+        for entry in audit.journal:
+            if entry["kind"] != "visit" or entry["mode"] != audit.mode or entry["method"] != method:
+                continue
+            case = audit.cases[entry["index"]]
+            if case.vocab <= 64:
+                seen = unpack(entry["joint"]).reshape(joint.shape).max(1)
+                # The closest rivals of the leader on the whole run, as far as this visit tells them apart.
+                rivals = np.argsort(-peak)[1:4]
+                margins[entry["index"]] = float(np.minimum(seen[best] - seen[rivals], 1e6).min())
+        return audit.cases[max(margins, key=lambda k: margins[k])] if margins else checks.CONTROL
 
     def result(self, mode: Mode | None, stopped: str) -> ModeResult:
         """The mode's part of the report."""

@@ -82,7 +82,7 @@ _S = len(SEVERITIES)
 def _mixtures(null: FloatArray, wrong: FloatArray) -> FloatArray:
     """(1 - s) null + s wrong for each fault of wrong [K, ...] and each severity: [K * S, ...]."""
     s = np.array(SEVERITIES).reshape(-1, *[1] * null.ndim)
-    return ((1 - s) * null + s * wrong[:, None]).reshape(-1, *null.shape)
+    return ((1 - s) * null + s * wrong[:, None]).reshape(len(wrong) * _S, *null.shape)
 
 
 def _features(p: FloatArray, q: FloatArray, accept: FloatArray, residual: FloatArray, order: FloatArray) -> FloatArray:

@@ -114,14 +114,9 @@ def _residual_tokens(
         return np.zeros(0, np.int64)
     if which.residual is None:
         assert isinstance(which.rule.residual, DraftResidual)
-        given = which.rule.residual.given
-        blocks = max(1, 2**22 // which.p.shape[-1])
-        return np.concatenate(
-            [
-                inverse_cdf_rows(given(which.p[r, i], which.q[r, i], d), rng)
-                for r, d in ((row[k : k + blocks], x[k : k + blocks]) for k in range(0, len(row), blocks))
-            ]
-        )
+        if shared:
+            return which.rule.residual.draw(which.p[0, i], which.q[0, i], x, rng.random(len(x)))
+        return inverse_cdf_rows(which.rule.residual.given(which.p[row, i], which.q[row, i], x), rng)
     if shared:
         return inverse_cdf(which.residual[0, i], len(row), rng)
     return inverse_cdf_rows(which.residual[row, i], rng)

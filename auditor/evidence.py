@@ -121,6 +121,7 @@ def log_bets(law: FloatArray, lo: FloatArray, up: FloatArray, steps: int = 60) -
 
 def log_bets_bernoulli(rate: FloatArray, lo: FloatArray, up: FloatArray) -> tuple[FloatArray, FloatArray]:
     """The same for an event of probability within [lo, up]: log pay-offs (when it happens, when it does not)."""
+    rate = np.clip(rate, 0.0, 1.0)  # sums of products may pass 1 by rounding
     star = np.clip(rate, lo, up)
     with np.errstate(divide="ignore", invalid="ignore"):
         yes = np.log(rate) - np.log(np.maximum(star, _TINY))

@@ -125,7 +125,7 @@ def tilted_laws(null: FloatArray, features: Features) -> FloatArray:
     h = np.where(sd > 1e-12, (h - mean) / np.where(sd > 1e-12, sd, 1.0), 0.0)
     theta = np.array([sign * s for s in STRENGTHS for sign in (1.0, -1.0)])
     weights = null * np.exp(np.clip(theta[:, None, None, None] * h[None], -30, 30))
-    tilts = (weights / weights.sum(-1, keepdims=True)).reshape(-1, *null.shape)
+    tilts = (weights / weights.sum(-1, keepdims=True)).reshape(len(theta) * len(h), *null.shape)
     lost = null.copy()
     rows = np.arange(len(null))
     lost[rows, features.never] = 0.0
@@ -155,9 +155,10 @@ def tilted_rates(null: FloatArray, values: FloatArray, weight: FloatArray, refus
     h = np.where(varies, (values - mean) / np.where(varies, sd, 1.0), np.where(values != 0, 1.0, 0.0))
     theta = np.array([sign * s for s in STRENGTHS for sign in (1.0, -1.0)])
     bent = np.exp(np.clip(theta[:, None, None] * h[None], -30, 30))
-    rates = (bent * null / np.maximum(bent * null + (1 - null), 1e-300)).reshape(-1, len(null))
+    rates = bent * null / np.maximum(bent * null + (1 - null), 1e-300)
+    rates = rates.reshape(len(theta) * len(values), len(null))
     refusals = [null * (1 - s * row) for row in refused for s in SEVERITIES]
-    return np.concatenate([rates, np.array(refusals).reshape(-1, len(null))])
+    return np.concatenate([rates, np.array(refusals).reshape(len(refusals), len(null))])
 
 
 def rates_per(features: int, refused: int) -> int:

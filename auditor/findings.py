@@ -41,7 +41,8 @@ class Comparison:
 def build(
     audit: ModeAudit, violation: Violation, diagnosis: Diagnosis, number: int, seconds: float, rounds: int, replay: str
 ) -> Finding:
-    """The finding of a violated claim that evidence decided; `seconds` is what shrinking may take."""
+    """The finding of a violated claim that evidence decided; `seconds` is what shrinking may take,
+    `rounds` the fresh sample of the confirmation; 0 where nothing more may be drawn."""
     claim, method = violation.claim, violation.method
     log = sorted(
         ((r.index, r.evidence[_source(claim)]) for r in audit.results if _source(claim) in r.evidence and r.method == method),
@@ -49,9 +50,9 @@ def build(
     )[:8]
     # The visit that was under way when the wealth crossed may be the loudest one.
     worst = audit.cases[log[0][0]] if log else next(iter(audit.cases.values()))
-    small = shrink(audit, _source(claim), method, diagnosis, seconds)
+    small = shrink(audit, _source(claim), method, diagnosis, seconds) if rounds else None
     case = small.case if small else (worst if method == "verify" else first_position(worst))
-    tables, confirmation = confirm(audit, case, _source(claim), method, rounds)
+    tables, confirmation = confirm(audit, case, _source(claim), method, rounds) if rounds else ([], None)
     return Finding(
         id=f"F{number}",
         claim=claim,

@@ -35,10 +35,12 @@ class DraftResidual:
 
     given(p [..., V], q [..., V], x [...]) -> [..., V]: the law after rejecting `x`.
     mean(p [V], q [V], w [V]) -> [V]: sum_x w[x] * given(p, q, x), in closed form, without a V x V table.
+    draw(p [V], q [V], x [n], u [n]) -> [n]: tokens after rejecting x, from uniforms u, without an [n, V] table.
     """
 
     given: Callable[[FloatArray, FloatArray, IntArray], FloatArray]
     mean: Callable[[FloatArray, FloatArray, FloatArray], FloatArray]
+    draw: Callable[[FloatArray, FloatArray, IntArray, FloatArray], IntArray]
 
 
 @dataclass(frozen=True)
@@ -166,6 +168,20 @@ def _without_mean(p: FloatArray, q: FloatArray, w: FloatArray) -> FloatArray:
     return np.asarray(p * (v.sum() - v) + p * w[certain].sum())
 
 
+def _without_draw(p: FloatArray, q: FloatArray, x: IntArray, u: FloatArray) -> IntArray:
+    """Inverse CDF of p with the interval of x left out."""
+    upper = np.cumsum(p)
+    below = upper[x] - p[x]
+    point = u * (upper[-1] - p[x])
+    return _invert(upper, np.where(point >= below, point + p[x], point), p)
+
+
+def _invert(upper: FloatArray, points: FloatArray, law: FloatArray) -> IntArray:
+    """Tokens whose CDF interval holds each of the points; rounding at the end stays on the last token with mass."""
+    last = len(law) - 1 - int(np.argmax(law[::-1] > 0))
+    return np.minimum(np.searchsorted(upper, points, side="right"), last)
+
+
 def _reused(p: FloatArray, q: FloatArray, x: IntArray) -> FloatArray:
     """The uniform u that rejected `x` (u >= a(x)) is used raw to invert the residual's CDF.
 
@@ -194,6 +210,15 @@ def _reused_mean(p: FloatArray, q: FloatArray, w: FloatArray) -> FloatArray:
     below = np.searchsorted(a_sorted, steps, side="right")
     integral = steps * mass[below] - moment[below]
     return np.maximum(np.diff(integral), 0.0) + residual * w[~alive].sum()
+
+
+def _reused_draw(p: FloatArray, q: FloatArray, x: IntArray, u: FloatArray) -> IntArray:
+    """The rejecting uniform is a + u (1 - a); it inverts the residual's CDF as it stands."""
+    a = ratio(p, q)[x]
+    residual = normalise(np.maximum(p - q, 0.0), p)
+    upper = np.cumsum(residual)
+    upper[-1] = 1.0
+    return _invert(upper, a + u * (1 - a), residual)
 
 
 def _shift_target(p: FloatArray, by: int) -> FloatArray:
@@ -233,7 +258,7 @@ REJECTION = Rule(
     bonus=_bonus(lambda p: p),
 )
 
-_WITHOUT = DraftResidual(_without, _without_mean)
+_WITHOUT = DraftResidual(_without, _without_mean, _without_draw)
 
 ONEHOT = Rule(
     "onehot",
@@ -316,7 +341,7 @@ _FAULTS = (
         "uses the uniform that rejected the draft again to draw from the residual",
         "The acceptance coin u, known to be at least a(x), inverts the residual's CDF as it stands: the first tokens of the "
         "vocabulary come out too rarely. Public case: SGLang 7207.",
-        residual=DraftResidual(_reused, _reused_mean),
+        residual=DraftResidual(_reused, _reused_mean, _reused_draw),
     ),
     # acceptance
     Rule(

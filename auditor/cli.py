@@ -1,0 +1,247 @@
+"""The `audit` command. Nothing heavy is imported before a command needs it."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import secrets
+import shlex
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import click
+
+from auditor import __version__
+from auditor.errors import AuditError
+
+if TYPE_CHECKING:
+    from auditor.results import Report
+
+CANNOT = 2
+"""Exit code where an audit could not be carried out."""
+
+
+def _refuse(message: str) -> NoReturn:
+    """One line on stderr, exit code 2."""
+    click.echo(f"audit: {' '.join(message.split())}", err=True)
+    sys.exit(CANNOT)
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, prog_name="audit")
+def main() -> None:
+    """Audit implementations of speculative sampling: is the output law really the target's?"""
+
+
+def _options(pairs: Iterable[str]) -> dict[str, str]:
+    out: dict[str, str] = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals or not key.isidentifier():
+            _refuse(f"--option takes key=value, not {pair!r}")
+        if key in out:
+            _refuse(f"--option {key} is given twice")
+        out[key] = value
+    return out
+
+
+def _claims(text: tuple[str, ...]) -> tuple[str, ...]:
+    from auditor.claims import CLAIMS
+
+    wanted = [c.strip() for part in text for c in part.split(",") if c.strip()]
+    for claim in wanted:
+        if claim not in CLAIMS:
+            near = difflib.get_close_matches(claim, CLAIMS, n=1, cutoff=0.0)
+            _refuse(f"no claim {claim!r}; the nearest is {near[0]!r} (`audit list` shows all)")
+    return tuple(dict.fromkeys(wanted))
+
+
+def _writable(directory: Path) -> None:
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        _refuse(f"--report {directory}: {error.strerror or error}")
+    if not os.access(directory, os.W_OK):
+        _refuse(f"--report {directory}: it cannot be written to")
+
+
+@main.command()
+@click.option(
+    "--adapter", required=True, metavar="A", help="NAME (see `audit list`), FILE.py, FILE.py:ATTR or package.module:ATTR."
+)
+@click.option("--claims", multiple=True, metavar="IDS", help="Claims to check, separated by commas. Default: all.")
+@click.option("--rule", metavar="R", help="The rule it is judged by, where the adapter does not say: rejection, onehot, match.")
+@click.option("--tolerance", type=float, metavar="T", help="Relative error of its arithmetic, where the adapter does not say.")
+@click.option("--alpha", type=float, default=1e-6, show_default=True, help="Probability of ever accusing a conforming one.")
+@click.option("--seed", type=int, metavar="N", help="Seed of the audit. Default: a random one, which is printed.")
+@click.option("--max-rounds", type=int, default=3_000_000, show_default=True, metavar="N", help="Budget in rounds.")
+@click.option("--max-seconds", type=float, default=60.0, show_default=True, metavar="S", help="Cap on its time.")
+@click.option("--option", "pairs", multiple=True, metavar="K=V", help="An option of the adapter's constructor; repeatable.")
+@click.option("--report", type=click.Path(path_type=Path), metavar="DIR", help="Write report.json, .html, .md and junit.xml there.")
+@click.option("--json", "json_to", metavar="FILE", help="Write report.json to FILE; - is the standard output.")
+@click.option("--quiet", is_flag=True, help="Print the verdict alone.")
+def run(
+    adapter: str,
+    claims: tuple[str, ...],
+    rule: str | None,
+    tolerance: float | None,
+    alpha: float,
+    seed: int | None,
+    max_rounds: int,
+    max_seconds: float,
+    pairs: tuple[str, ...],
+    report: Path | None,
+    json_to: str | None,
+    quiet: bool,
+) -> None:
+    """Audit one adapter.
+
+    Exit code 0: every claim that was checked holds. 1: a claim is violated. 2: the audit could not be carried out. 130:
+    interrupted.
+    """
+    if not 0 < alpha < 1:
+        _refuse(f"--alpha {alpha:g} is not between 0 and 1")
+    if max_rounds <= 0 or not max_seconds > 0:
+        _refuse("--max-rounds and --max-seconds must be positive")
+    if tolerance is not None and not 0 <= tolerance < 1:
+        _refuse(f"--tolerance {tolerance:g} is not in [0, 1)")
+    if seed is None:
+        seed = secrets.randbelow(2**31)
+    elif not 0 <= seed < 2**63:
+        _refuse(f"--seed {seed} is not in [0, 2^63)")
+    wanted, options = _claims(claims), _options(pairs)
+    if rule is not None:
+        _known_rule(rule)
+    if report is not None:
+        _writable(report)
+    if json_to not in (None, "-") and not Path(str(json_to)).resolve().parent.is_dir():
+        _refuse(f"--json {json_to}: there is no such directory")
+
+    from rich.console import Console
+
+    from auditor.audit import AuditConfig, run_audit
+    from auditor.catalog import load
+    from auditor.report.terminal import Terminal
+
+    command = _command(seed)
+    journal = report / "journal.jsonl" if report else None
+    if journal is not None:
+        journal.unlink(missing_ok=True)
+    config = AuditConfig(wanted, alpha, seed, max_rounds, max_seconds, command, journal)
+    console = Console(stderr=json_to == "-", highlight=False)
+    try:
+        with Terminal(console, quiet=quiet) as terminal:
+            result = run_audit(load(adapter, options=options, rule=rule, tolerance=tolerance), config, terminal)
+    except AuditError as error:
+        _refuse(str(error))
+    except KeyboardInterrupt:
+        _refuse("interrupted before the audit began")
+    _write(result, report, json_to, console)
+    sys.exit(result.exit_code)
+
+
+def _known_rule(rule: str) -> None:
+    from auditor.rules import RULES
+
+    if rule not in RULES:
+        _refuse(f"no rule {rule!r}; there are {', '.join(RULES)}")
+
+
+def _command(seed: int) -> str:
+    """The command that runs this audit again."""
+    words = ["audit", *sys.argv[1:]]
+    if "--seed" not in words and not any(w.startswith("--seed=") for w in words):
+        words += ["--seed", str(seed)]
+    return shlex.join(words)
+
+
+def _write(result: Report, report: Path | None, json_to: str | None, console: Any) -> None:
+    try:
+        if report is not None:
+            from auditor.report import write
+
+            paths = write(result, report)
+            console.print(f"report: {', '.join(str(p) for p in paths)}", soft_wrap=True, markup=False)
+        if json_to is not None:
+            from auditor.results import encode
+
+            text = encode(result) + "\n"
+            if json_to == "-":
+                sys.stdout.write(text)
+            else:
+                Path(json_to).write_text(text, encoding="utf-8")
+    except OSError as error:
+        _refuse(f"the report cannot be written: {error}")
+
+
+@main.command("list")
+def list_() -> None:
+    """List adapters, claims, rules and faults."""
+    from auditor.catalog import shipped
+    from auditor.claims import CLAIMS
+    from auditor.rules import FAULTS, RULES
+
+    def section(title: str, rows: list[tuple[str, str]]) -> None:
+        click.secho(title, bold=True)
+        width = max(len(name) for name, _ in rows) + 2
+        for name, words in rows:
+            click.echo(f"  {name:<{width}}{words}")
+        click.echo()
+
+    adapters = []
+    for a in shipped():
+        state = f"not here: {a.install}" if a.missing else ", ".join(f"{n} {v}" for n, v in a.versions.items()) or "here"
+        adapters.append((a.name, f"{a.summary} [{state}]"))
+    section("Adapters", adapters)
+    section("Claims", [(c.id, c.promise) for c in CLAIMS.values()])
+    section("Rules", [(r.name, "it " + r.words) for r in RULES.values()])
+    section("Faults", [(f.name, "it " + f.words) for f in FAULTS.values()])
+
+
+@main.command()
+@click.argument("name", metavar="CLAIM|FAULT|RULE")
+def explain(name: str) -> None:
+    """Explain a claim, a fault or a rule."""
+    from auditor.claims import CLAIMS
+    from auditor.rules import FAULTS, RULES
+
+    if name in CLAIMS:
+        claim = CLAIMS[name]
+        body = [f"Promise: {claim.promise}.", claim.explanation, f"Shown by: {', '.join(claim.needs)}."]
+        kind = "claim"
+    elif name in FAULTS:
+        fault = FAULTS[name]
+        parts = {"accept": "the acceptance", "residual": "the residual draw", "bonus": "the bonus token", "structure": "the round's form"}
+        changed = [words for part, words in parts.items() if part in fault.touches]
+        body = [f"It {fault.words}.", fault.explanation, f"It changes {', '.join(changed)}."]
+        body.append(f"Try it: audit run --adapter faulty --option fault={name}")
+        kind = "fault"
+    elif name in RULES:
+        body, kind = [f"It {RULES[name].words}.", RULES[name].explanation], "rule"
+    else:
+        near = difflib.get_close_matches(name, [*CLAIMS, *FAULTS, *RULES], n=3, cutoff=0.0)
+        _refuse(f"nothing is called {name!r}; the nearest are {', '.join(near)}")
+    click.secho(f"{name} ({kind})", bold=True)
+    for paragraph in body:
+        click.echo()
+        click.echo(click.wrap_text(paragraph, 90, initial_indent="  ", subsequent_indent="  "))
+
+
+@main.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--force", is_flag=True, help="Overwrite an existing file.")
+def new(file: Path, force: bool) -> None:
+    """Write a commented adapter to start from."""
+    from auditor.scaffold import TEMPLATE
+
+    if file.suffix != ".py":
+        _refuse(f"{file} does not end in .py")
+    if file.exists() and not force:
+        _refuse(f"{file} exists; --force overwrites it")
+    try:
+        file.write_text(TEMPLATE.replace("{file}", file.name), encoding="utf-8")
+    except OSError as error:
+        _refuse(f"{file}: {error.strerror or error}")
+    click.echo(f"{file} is written; audit it with: audit run --adapter ./{file}")
