@@ -98,6 +98,7 @@ class AssistedGeneration:
             "guidance": ("guidance_scale", *_COMMON),
             "stopping-criterion": (*_COMMON, "stop"),
         }.get(mode, _COMMON)
+        self.focus = {"guidance": ("guidance_scale",), "stopping-criterion": ("stop",)}.get(mode, ())
         self.drafts_from_model = mode not in ("prompt-lookup", "early-exit", "different-tokenizers", "gemma4-assistant")
         self._loaded: dict[str, tuple[Any, Any]] = {}
         self._double: dict[tuple[str, str], Any] = {}

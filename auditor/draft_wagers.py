@@ -6,7 +6,7 @@ kept shares no randomness with how it was drawn.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,7 +27,13 @@ from auditor.wagers import (
     wagers,
 )
 
-_FAULTY_DRAFTS = ("argmax", "colder", "hotter", "uniform")
+FAULTY_DRAFTS: dict[str, Callable[[FloatArray], FloatArray]] = {
+    "argmax": argmax,
+    "colder": lambda law: temper(law, 0.7),
+    "hotter": lambda law: temper(law, 1.5),
+    "uniform": lambda law: np.full_like(law, 1.0 / law.shape[-1]),
+}
+"""How drafts may depart from the law [M, V] that is reported for them."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +78,7 @@ class DraftBook(Book):
     """Bets that drafts do not follow the law that is reported for them."""
 
     def __init__(self) -> None:
-        super().__init__(wagers(_FAULTY_DRAFTS, [("toward likely tokens", s) for s in _STRENGTHS], _LEARNED))
+        super().__init__(wagers(tuple(FAULTY_DRAFTS), [("toward likely tokens", s) for s in _STRENGTHS], _LEARNED))
         self._learned: dict[str, tuple[Learned, ...]] = {}
 
     def judge(self, events: Drawn, model: str, tolerance: float, resolution: float) -> None:
@@ -91,9 +97,8 @@ class DraftBook(Book):
             one.learn(view)
 
     def _laws(self, view: View, learned: tuple[Learned, ...]) -> Iterator[FloatArray | None]:
-        vocab = view.p.shape[-1]
-        for law in (argmax(view.p), temper(view.p, 0.7), temper(view.p, 1.5), np.full_like(view.p, 1.0 / vocab)):
-            yield from severed(law, view.p)
+        for fault in FAULTY_DRAFTS.values():
+            yield from severed(fault(view.p), view.p)
         for strength in _STRENGTHS:
             yield temper(view.p, 1.0 / (1.0 + strength))
         for one in learned:

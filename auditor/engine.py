@@ -20,7 +20,7 @@ from auditor.adapter import FloatArray, Generation, Settings
 from auditor.calls import Seeds
 from auditor.draft_wagers import AcceptBook, DraftBook, Judged, SharedBook, drawn, judged
 from auditor.engine_calls import EngineSubject, Known, known_models
-from auditor.engine_cases import CAP, Request, pick_settings, prompt
+from auditor.engine_cases import CAP, Request, draw_settings, pick_settings, prompt
 from auditor.engine_checks import Breach, counters, ends, greedy, logprobs
 from auditor.errors import BadAnswer
 from auditor.sequences import Disturbed, Places, Sequences, disturbed, read
@@ -33,7 +33,7 @@ ENGINE_CLAIMS = (*EXACT_CLAIMS, *WEALTH_CLAIMS)
 
 SIGHTING = 60 * float(np.log(2.0))
 """What one sighting of something that cannot happen is worth, in nats."""
-CONTROL = 4000
+CONTROL = 2000
 """Plain generations that a model or a setting is checked with first."""
 COMBINATIONS = 6
 
@@ -98,17 +98,24 @@ class EngineState:
 
 
 Watch = Callable[[Visit], None]
+Models = Callable[[EngineSubject, Path, int], list[Known]]
 
 
 class EngineAudit:
     """One mode of an adapter with `generate`.
 
-    `watch` is told of every visit. `run` goes on until the budget is used up or every claim that is judged by wealth is decided
-    against the engine; the result is in `state`.
+    `watch` is told of every visit; `models` makes the models of known law. `run` goes on until the budget is used up, or
+    both `sequence-law` and `settings-law` are decided against the engine; the result is in `state`.
     """
 
-    def __init__(self, subject: EngineSubject, limits: Limits, watch: Watch = lambda visit: None) -> None:
-        self.subject, self.limits, self.watch = subject, limits, watch
+    def __init__(
+        self,
+        subject: EngineSubject,
+        limits: Limits,
+        watch: Watch = lambda visit: None,
+        models: Models = known_models,
+    ) -> None:
+        self.subject, self.limits, self.watch, self._models = subject, limits, watch, models
         self.state = EngineState()
         self.seeds = Seeds(limits.seed)
         self.rng = np.random.default_rng((limits.seed, 7))
@@ -125,6 +132,8 @@ class EngineAudit:
         self.known: list[Known] = []
         self._directory: tempfile.TemporaryDirectory[str] | None = None
         self._visits = 0
+        self._sweeps = 0
+        """Sweeps over the settings that have begun."""
         self._trusted: dict[tuple[int, Settings], bool] = {}
 
     # --------------------------------------------------------------------------------------------------- budget
@@ -148,20 +157,26 @@ class EngineAudit:
 
     # -------------------------------------------------------------------------------------------------- running
 
+    def prepare(self) -> None:
+        """Make the models of known law; `run` does it first."""
+        self._directory = tempfile.TemporaryDirectory(prefix="audit-")
+        self.known = self._models(self.subject, Path(self._directory.name), self.limits.seed)
+
     def run(self) -> EngineState:
         """Carry the audit out. Raises CallFailed, BadAnswer: the engine's answer is not one."""
-        self._directory = tempfile.TemporaryDirectory(prefix="audit-")
-        self.known = known_models(self.subject, Path(self._directory.name), self.limits.seed)
-        for request in self._greedy():
-            self.visit(request, 8)
+        self.prepare()
+        for greedy_request in self._greedy():
+            self.visit(greedy_request, 8)
         neutral, settled = self._neutral(), self._settled()
-        turn = 0
         while not self.spent and not self._all_decided():
-            # Three visits without settings to two with: the settings share one law's evidence among many.
-            source = neutral if turn % 5 in (0, 2, 4) else settled
-            request = next(source, None) or next(neutral)
-            self.visit(request, self.size(2.0))
-            turn += 1
+            # One visit with settings for each without; the settings share their time among many laws, so a first sweep is
+            # quick. A source that is empty has nothing that could be judged.
+            asked = [(next(neutral, None), 2.0), (next(settled, None), 1.0 if self._sweeps < 2 else 2.0)]
+            if not any(request for request, _ in asked):
+                break
+            for request, seconds in asked:
+                if request is not None and not self.spent:
+                    self.visit(request, self.size(seconds))
         return self.state
 
     def close(self) -> None:
@@ -174,8 +189,9 @@ class EngineAudit:
 
     def _greedy(self) -> Iterator[Request]:
         for index, known in enumerate(self.known):
-            for _ in range(6):
-                yield Request(index, prompt(known.model.vocab, self.rng), 12, Settings(temperature=0.0))
+            for turn in range(3):
+                settings = replace(self._focused(turn), temperature=0.0)
+                yield Request(index, prompt(known.model.vocab, self.rng), 12, settings)
 
     def _neutral(self) -> Iterator[Request]:
         """Without settings, and every fifth time with a short cap; a prompt is used several times."""
@@ -196,12 +212,14 @@ class EngineAudit:
         """With settings: each alone, then combinations, again and again with other prompts and models."""
         turn = 0
         while True:
-            picked = pick_settings(
-                self.subject.settings, self.known[0].model.vocab, COMBINATIONS, self.limits.seed + 1000 * turn
-            )
+            vocab = self.known[0].model.vocab
+            picked = pick_settings(self.subject.settings, vocab, COMBINATIONS, self.limits.seed + 1000 * turn)
+            if self.subject.focus:
+                picked = [one for k, other in enumerate(picked) for one in (self._focused(turn + k), other)]
             any_left = False
+            self._sweeps += 1
             for offset, settings in enumerate(picked):
-                index = (turn + offset) % len(self.known)
+                index = self._model_for(settings, turn + offset)
                 request = Request(index, prompt(self.known[index].model.vocab, self.rng), CAP, settings)
                 if self._follows(request):
                     any_left = True
@@ -210,14 +228,30 @@ class EngineAudit:
                 return
             turn += 1
 
+    def _focused(self, turn: int) -> Settings:
+        """One of the settings that the mode is about, alone; none where it is about none."""
+        focus = self.subject.focus
+        if not focus:
+            return Settings()
+        return draw_settings([focus[turn % len(focus)]], self.known[0].model.vocab, self.limits.seed + turn)
+
+    def _model_for(self, settings: Settings, turn: int) -> int:
+        """The models take turns; guidance compares two contexts, which are the same to a Markov chain."""
+        seeing = [k for k, one in enumerate(self.known) if one.kind != "table" or settings.guidance_scale == 1.0]
+        return seeing[turn % len(seeing)] if seeing else turn % len(self.known)
+
     def _follows(self, request: Request) -> bool:
         """Whether the engine's plain sampling follows the law of a request; judged once for each model and setting."""
         if not self.subject.has_plain:
             return True
-        key = (request.model, request.settings)
-        if key not in self._trusted:
-            self._trusted[key] = self._plain(request)
-        return self._trusted[key]
+        bare = replace(request, settings=Settings())
+        for asked in (bare, request):
+            key = (asked.model, asked.settings)
+            if key not in self._trusted:
+                self._trusted[key] = self._plain(asked)
+            if not self._trusted[key]:
+                return False
+        return True
 
     def _plain(self, request: Request) -> bool:
         known = self.known[request.model]
@@ -296,7 +330,8 @@ class EngineAudit:
         try:
             made = self.ask(request, count)
         except BadAnswer as error:
-            self._breach([Breach("structure", error.kind, str(error), 0)], request)
+            self._breach([Breach("structure", error.kind, f"answers with something else: {error}", 0)], request)
+            self._remember(request, {"structure": SIGHTING})
             raise
         self.state.events["structure"] += count
         batch, views = self.look(made, request)

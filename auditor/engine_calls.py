@@ -3,7 +3,8 @@
 Beside `generate` an adapter may have `plain(model, prompts, max_new_tokens, settings, seed)`, its generation without
 speculation, and, where it brings its own architectures, `models(seed) -> list[Model]` with
 `logits(model, "target" or "draft", tokens [N, T]) -> [N, T, V]`, their law from a pass over whole sequences. Its attributes
-`settings` (names, in the order of application), `draft_length` and `drafts_from_model` say what to expect of it.
+`settings` (names, in the order of application), `draft_length`, `drafts_from_model` and `focus` (settings that the mode is
+about, which get half of the visits with settings) say what to expect of it.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ class EngineSubject(Subject):
         super().__init__(adapter)
         self.draft_length: int = self._attribute("draft_length", 0, int)
         self.drafts_from_model: bool = self._attribute("drafts_from_model", True, bool)
+        self.focus: tuple[str, ...] = tuple(self._attribute("focus", (), tuple))
         self.has_plain = callable(getattr(adapter, "plain", None))
         self.has_models = callable(getattr(adapter, "models", None)) and callable(getattr(adapter, "logits", None))
 

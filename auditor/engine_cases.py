@@ -66,7 +66,7 @@ def settings_strategy(names: Sequence[str], vocab: int) -> st.SearchStrategy[Set
 
 def pick_settings(names: Sequence[str], vocab: int, combinations: int, seed: int) -> list[Settings]:
     """Each setting of `names` alone, then `combinations` of two to four of them, as Hypothesis draws them."""
-    known = [name for name in (*TRANSFORMS, *ENDINGS) if name in names]
+    known = [name for name in (*ENDINGS, *TRANSFORMS) if name in names]
     alone = [name for name in known if name != "min_new_tokens" or "eos" in known]
     groups: list[st.SearchStrategy[Settings]] = [settings_strategy([name], vocab) for name in alone]
     several = st.sets(st.sampled_from(known), min_size=2, max_size=4).flatmap(
@@ -75,6 +75,11 @@ def pick_settings(names: Sequence[str], vocab: int, combinations: int, seed: int
     if len(known) > 1:
         groups += [several] * combinations
     return [_draw(strategy, seed + k) for k, strategy in enumerate(groups)]
+
+
+def draw_settings(names: Sequence[str], vocab: int, seed: int) -> Settings:
+    """Settings in which exactly `names` are not neutral, the same for the same seed."""
+    return _draw(settings_strategy(names, vocab), seed)
 
 
 def _draw(strategy: st.SearchStrategy[Settings], seed: int) -> Settings:

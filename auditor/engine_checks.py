@@ -67,7 +67,7 @@ def counters(generations: Sequence[Generation]) -> Iterator[Breach]:
         total, length = int((accepted + 1).sum()), len(generation.tokens)
         if total == length or (len(accepted) and accepted[-1] > 0 and total == length + 1):
             yield from _shown(generation, row)
-        elif int((accepted + (accepted < drafted)).sum()) == length:
+        elif int((accepted + ((accepted < drafted) | (drafted == 0))).sum()) == length:
             words = f"emits no bonus token when every draft is accepted: {counts}"
             yield Breach("counters", "bonus-dropped", words, row)
         elif total > length:

@@ -114,7 +114,7 @@ def settled(
     for t in range(bare.shape[1]):
         unconditional = None if free is None else free[:, t]
         out, certain = apply(logits[:, t], full[:, : start + t], start, settings, order, unconditional)
-        possible = np.isfinite(out).any(-1)
+        possible: BoolArray = np.asarray(np.isfinite(out).any(-1), np.bool_)
         law[:, t] = np.where(possible[:, None], softmax(np.where(possible[:, None], out, 0.0)), bare[:, t])
         sure[:, t] = certain & possible
     return law, sure
@@ -139,7 +139,7 @@ def read(
     lengths = np.array(ends, np.int64)
     longest = int(max(ends, default=0))
     tokens = pad(generations, longest)
-    belongs = np.arange(longest) < lengths[:, None]
+    belongs: BoolArray = np.less(np.arange(longest), lengths[:, None])
     p, bare, sure = laws(target, prompt, tokens, settings, order)
     q = bare_q = None
     if draft is not None:

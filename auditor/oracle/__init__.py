@@ -1,6 +1,6 @@
 """Models whose next-token law is known exactly, as arrays and as checkpoints on disk."""
 
-from auditor.oracle.checkpoint import make_pair, words, write_checkpoint, write_model, write_pair
+from auditor.oracle.checkpoint import make_pair, read_model, words, write_checkpoint, write_model, write_pair
 from auditor.oracle.llama import Llama, Shape
 from auditor.oracle.pairs import Pair, Sensitivity, attentive_pair, sensitivity, softmax, table_pair, tv
 
@@ -11,6 +11,7 @@ __all__ = [
     "Shape",
     "attentive_pair",
     "make_pair",
+    "read_model",
     "sensitivity",
     "softmax",
     "table_pair",

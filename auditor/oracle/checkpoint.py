@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from auditor.adapter import Model
-from auditor.oracle.llama import HEAD_DIM, FloatArray, Llama
+from auditor.oracle.llama import HEAD_DIM, FloatArray, Llama, Shape
 from auditor.oracle.pairs import Pair, attentive_pair, softmax, table_pair
 
 _ONSETS, _VOWELS = "bdfgklmnprstvz", "aeiou"
@@ -125,6 +125,30 @@ def write_safetensors(path: Path, tensors: Mapping[str, FloatArray]) -> None:
         file.write(head)
         for value in tensors.values():
             file.write(np.ascontiguousarray(value, "<f4").tobytes())
+
+
+def read_model(folder: Path) -> Llama:
+    """The model of a checkpoint folder that `write_model` wrote, for engines that compute with NumPy."""
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    shape = Shape(
+        config["vocab_size"],
+        config["hidden_size"],
+        config["intermediate_size"],
+        config["num_hidden_layers"],
+        config["num_attention_heads"],
+        config["num_key_value_heads"],
+        config["rope_theta"],
+        config["rms_norm_eps"],
+        config["max_position_embeddings"],
+    )
+    data = (folder / "model.safetensors").read_bytes()
+    size = int.from_bytes(data[:8], "little")
+    weights: dict[str, FloatArray] = {}
+    for name, entry in json.loads(data[8 : 8 + size]).items():
+        if name != "__metadata__":
+            begin, end = (8 + size + offset for offset in entry["data_offsets"])
+            weights[name] = np.frombuffer(data[begin:end], "<f4").reshape(entry["shape"]).astype(np.float64)
+    return Llama(shape, weights)
 
 
 def make_pair(kind: str, vocab: int, seed: int, closeness: float) -> Pair:
