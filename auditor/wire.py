@@ -24,13 +24,15 @@ one machine. Nothing in a frame is ever executed or imported by name, and every 
 
 Requests have the bodies
 
-    {"kind": "build", "source": S, "mode": M, "options": {...}}
+    {"kind": "load", "source": S, "options": {...}, "rule": R, "tolerance": T}
+    {"kind": "build", "source": S, "options": {...}, "rule": R, "tolerance": T, "mode": M}
     {"kind": "call", "method": NAME, "arguments": [...], "keywords": {...}}
 
 and each has one answer:
 
-    {"kind": "ready", "attributes": {...}, "methods": [...], "name": N, "summary": S, "versions": {...}}
-    {"kind": "refused", "error": NAME, "message": M}           the adapter cannot be built; NAME is in `auditor.errors`
+    {"kind": "loaded", "name": N, "summary": S, "engine": {...}, "modes": (...)}
+    {"kind": "ready", "attributes": {...}, "methods": [...], "versions": {...}}
+    {"kind": "refused", "error": NAME, "message": M}           it cannot be loaded or built; NAME is in `auditor.errors`
     {"kind": "answer", "value": V}
     {"kind": "raised", "summary": S, "traceback": T}           the adapter raised; the worker lives on
     {"kind": "garbled", "summary": S}                          the answer is too large or too deep for a frame
@@ -243,7 +245,9 @@ class _Packer:
                 array = np.asarray(items)
             except Exception:  # ragged, or no numbers
                 return None
-            return self._array(array, "list") if array.dtype in (np.bool_, np.int64, np.float64) else None
+            # NumPy makes floats of integers that are too large for int64.
+            fits = (np.bool_, np.int64, np.float64) if kind is list else ({int: np.int64}.get(kind, kind),)
+            return self._array(array, "list") if array.dtype in fits else None
         if kind in RECORDS.values():
             unique = {id(item): item for item in items}
             if len(unique) > len(items) // 2:
