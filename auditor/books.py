@@ -353,7 +353,7 @@ class RoundBook:
 
         def law(rates: FloatArray, drop: float = 0.0) -> FloatArray:
             reach = np.concatenate([[1.0], np.cumprod(rates)])
-            cells = np.append(reach[:-1] - reach[1:], reach[-1])
+            cells = np.append(np.maximum(reach[:-1] - reach[1:], 0.0), reach[-1])
             cells[-2] += drop * cells[-1]
             cells[-1] *= 1 - drop
             return cells[None]

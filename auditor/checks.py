@@ -8,18 +8,21 @@ import numpy as np
 import numpy.typing as npt
 
 from auditor.boxes import boxes
-from auditor.cases import Case
+from auditor.cases import Case, family_case
 from auditor.draws import drafts_from
 from auditor.errors import BadAnswer, CallFailed
 from auditor.independence import Coins, across_calls, along_rows, verdict
 from auditor.rules import DraftResidual
-from auditor.tally import read_rounds
+from auditor.tally import Endings, read_rounds
 from auditor.visits import CONTROL, Malformed, ModeAudit, first_position
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 
 WARM_UP = 2048
+NEAR_SEEDS = (1, 2**16)
+"""Distances of seeds whose draws may overlap: the next seed, and one that agrees in the low bits."""
+CALLS = 5
 WARM_UP_SECONDS = 1.0
 
 _HOT = np.eye(8)[:1]
@@ -57,13 +60,30 @@ def warm_up(audit: ModeAudit) -> bool:
                 audit.speed[method] = n / max(time.perf_counter() - begin, 1e-6)
                 n = min(n * 4, max(16, int(audit.speed[method] * WARM_UP_SECONDS / 4)))
             if method == "verify":
-                audit.endings = audit.book(CONTROL).endings(tally)
+                seen = [audit.book(CONTROL).endings(tally)]
+                for case in warm_up_cases():
+                    book = audit.book(case)
+                    n = int(np.clip(audit.speed[method] * 0.1, 16, 1024))
+                    seen.append(book.endings(read_rounds(book.reading, *audit.draw_rounds(case, n))))
+                audit.endings = combined(seen)
             _measure(audit, method)
         except CallFailed as failure:
             audit.failed(failure, CONTROL)
         except BadAnswer as bad:
             audit.bad_answer(bad, method, CONTROL)
     return shows
+
+
+def warm_up_cases() -> list[Case]:
+    """A few more ordinary cases, to see how rounds end."""
+    return [family_case("dirichlet", 6, 3, seed) for seed in (1, 2, 3)]
+
+
+def combined(seen: list[Endings]) -> Endings:
+    """Endings of several cases together: rejections elsewhere on any of them, or missing bonus tokens on any of them."""
+    elsewhere = any(not e.missing for e in seen)
+    missing = any(not e.rejections for e in seen)
+    return Endings(missing=not elsewhere, rejections=elsewhere or not missing)
 
 
 def _measure(audit: ModeAudit, method: str) -> None:
@@ -126,17 +146,20 @@ def independence(audit: ModeAudit) -> dict[str, tuple[float, int, Coins | None]]
             continue
         try:
             for case, what in PROBES if method == "verify" else PROBES[:2]:
-                n = int(np.clip(audit.speed[method] * 0.1, 64, 1024))
+                n = int(np.clip(audit.speed[method] * 0.02, 32, 256))
                 if method == "verify":
                     n = min(n, audit.subject.rows(case.gamma, case.vocab))
                 drafts = np.zeros((n, 1), np.int64)
                 first = audit.seeds.next()
-                near = (first + 1) % 2**31
-                a, b, c = (_answer(audit, method, case, drafts, s) for s in (first, near, audit.seeds.next()))
-                seeds += across_calls(a, b, f"{what}, seeds {first} and {near}")
-                seeds += across_calls(a, c, f"{what}, unrelated seeds")
+                chosen = [first, *((first + step) % 2**31 for step in NEAR_SEEDS), *(audit.seeds.next() for _ in range(CALLS))]
+                answers = [_answer(audit, method, case, drafts, seed) for seed in chosen]
+                for k, step in enumerate(NEAR_SEEDS, 1):
+                    seeds += across_calls(answers[0], answers[k], f"{what}, seeds {step} apart")
+                seeds += across_calls(answers[0], answers[-1], f"{what}, unrelated seeds")
                 if method == "verify" and n >= 8:
-                    rows += along_rows(a, c, what)
+                    # Where all rows share a coin, two calls tell nothing when their coins agree: several pairs of calls.
+                    for one, other in zip(answers[2:-1], answers[3:], strict=True):
+                        rows += along_rows(one, other, what)
         except CallFailed as failure:
             audit.failed(failure, CONTROL)
         except BadAnswer as bad:

@@ -8,6 +8,8 @@ is "unlisted". Nothing here decides whether there is a fault.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -67,19 +69,28 @@ def _same(book: RoundBook, a: str, b: str, alone: bool) -> bool:
 
 @dataclass(frozen=True)
 class Fresh:
-    """Fresh rounds of a case, grouped, in two halves: one to fit, one to test."""
+    """Fresh rounds of a case in two halves, one to fit and one to test: each (drafts, tokens), or (tokens, accepted)."""
 
     book: RoundBook
     method: str
-    first: list[fit.Group]
-    second: list[fit.Group]
-    shared: tuple[list[fit.Group], list[fit.Group]] | None
+    halves: tuple[tuple[Any, Any], tuple[Any, Any]]
+
+    @cached_property
+    def _plain(self) -> list[list[fit.Group]]:
+        return [self._grouped(half, by_lowest=False) for half in self.halves]
+
+    @cached_property
+    def _shared(self) -> list[list[fit.Group]]:
+        return [self._grouped(half, by_lowest=True) for half in self.halves]
+
+    def _grouped(self, half: tuple[Any, Any], by_lowest: bool) -> list[fit.Group]:
+        if self.method == "verify":
+            return fit.group_rounds(self.book, *half, by_lowest=by_lowest)
+        return fit.first_groups(*half, self.book.case.vocab)
 
     def groups(self, fault: Rule | None, half: int) -> list[fit.Group]:
         """The groups as this fault needs them."""
-        if fault is not None and fault.shares_uniform and self.shared is not None:
-            return self.shared[half]
-        return self.second if half else self.first
+        return (self._shared if fault is not None and fault.shares_uniform else self._plain)[half]
 
     def laws(self, fault: Rule | None, severities: FloatArray, group: fit.Group) -> FloatArray:
         """The laws of a group's outcomes at severities."""
@@ -100,23 +111,21 @@ class Fresh:
 
 def draw_fresh(audit: ModeAudit, case: Case, method: str, rounds: int) -> Fresh:
     """Fresh rounds of a case, which feed no wealth. Raises what the adapter's calls raise."""
-    halves, shared = [], []
     book = audit.book(case if method == "verify" else first_position(case))
+    halves: list[tuple[Any, Any]] = []
     for _ in range(2):
         if method == "verify":
-            drafts, tokens = audit.draw_rounds(case, rounds // 2)
-            halves.append(fit.group_rounds(book, drafts, tokens, by_lowest=False))
-            shared.append(fit.group_rounds(book, drafts, tokens, by_lowest=True))
+            halves.append(audit.draw_rounds(case, rounds // 2))
         else:
-            one = first_position(case)
-            first, accepted = audit.subject.sample(one.p[0], one.q[0], rounds // 2, audit.seeds.next())
-            halves.append(fit.first_groups(first, accepted, case.vocab))
-    pair = (shared[0], shared[1]) if shared else None
-    return Fresh(book, method, halves[0], halves[1], pair)
+            halves.append(audit.subject.sample(book.case.p[0], book.case.q[0], rounds // 2, audit.seeds.next()))
+    return Fresh(book, method, (halves[0], halves[1]))
 
 
-def diagnose(audit: ModeAudit, case: Case, method: str, rounds: int) -> Diagnosis:
-    """Name the fault that the run's evidence and fresh rounds of `case` point to, or call it unlisted."""
+def diagnose(audit: ModeAudit, cases: list[Case], method: str, rounds: int) -> Diagnosis:
+    """Name the fault that the run's evidence and fresh rounds of the cases point to, or call it unlisted.
+
+    Severities are fitted on the first case; the named law has to fit every case.
+    """
     joint = audit.wealth.joint.get(method)
     if joint is None:
         return _unlisted("no rounds were read", None, [])
@@ -128,7 +137,7 @@ def diagnose(audit: ModeAudit, case: Case, method: str, rounds: int) -> Diagnosi
             return _named(FAULTS[name], leading(joint)[1], peak, order)
         return _unlisted("rounds go on behind a rejection", None, [])
     try:
-        fresh = draw_fresh(audit, case, method, rounds)
+        fresh, *more = [draw_fresh(audit, case, method, rounds // len(cases)) for case in cases]
     except (CallFailed, BadAnswer):
         return _unlisted("the adapter failed while fresh rounds were drawn", None, [])
     # The run's evidence is pooled over severities 1, 0.1, 0.01; on the fresh rounds each of the leaders has its own.
@@ -137,7 +146,7 @@ def diagnose(audit: ModeAudit, case: Case, method: str, rounds: int) -> Diagnosi
     total = {name: fits[name].log_likelihood for name in pool}
     ranked = sorted(pool, key=lambda name: -(total[name] + _prior(peak, name)))
     for name in ranked[:RUNNERS_UP]:
-        p = fresh.p_value(FAULTS[name], fits[name].severity)
+        p = min(f.p_value(FAULTS[name], fits[name].severity) for f in (fresh, *more)) * (1 + len(more))
         if p >= FITS and fits[name].severity > SEVERITY_FLOOR:
             books = [audit.book(c) for c in list(audit.cases.values())[:24]]
             equal = equal_faults(name, books, method == "sample")
@@ -151,7 +160,7 @@ def diagnose(audit: ModeAudit, case: Case, method: str, rounds: int) -> Diagnosi
                 FAULTS[name].words,
                 round(fits[name].severity, 3),
                 others[0].behind if others else 0.0,
-                p,
+                min(p, 1.0),
                 others,
                 equal,
             )

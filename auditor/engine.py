@@ -33,7 +33,7 @@ ENGINE_CLAIMS = (*EXACT_CLAIMS, *WEALTH_CLAIMS)
 
 SIGHTING = 60 * float(np.log(2.0))
 """What one sighting of something that cannot happen is worth, in nats."""
-CONTROL = 2000
+CONTROL = 1000
 """Plain generations that a model or a setting is checked with first."""
 COMBINATIONS = 6
 

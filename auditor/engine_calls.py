@@ -20,7 +20,7 @@ import numpy as np
 from auditor.adapter import FloatArray, Generation, IntArray, Model, Settings
 from auditor.calls import Subject
 from auditor.errors import BadAnswer
-from auditor.oracle import Pair, attentive_pair, table_pair, write_pair
+from auditor.oracle import Llama, Pair, attentive_pair, table_pair, write_pair
 from auditor.sequences import LogitsOf
 
 
@@ -92,7 +92,14 @@ def known_models(subject: EngineSubject, directory: Path, seed: int) -> list[Kno
 
 
 def _known(pair: Pair, model: Model, drafts: bool) -> Known:
-    return Known(model, pair.kind, pair.target.logits, pair.draft.logits if drafts else None)
+    laws = [_looked_up(one) if pair.kind == "table" else one.logits for one in (pair.target, pair.draft)]
+    return Known(model, pair.kind, laws[0], laws[1] if drafts else None)
+
+
+def _looked_up(model: Llama) -> LogitsOf:
+    """The logits of a Markov chain, from its table instead of a forward pass."""
+    table = model.logits(np.arange(model.shape.vocab)[:, None])[:, 0]
+    return lambda tokens, positions: np.asarray(table[tokens])
 
 
 def _checked(answer: Any, count: int, vocab: int, method: str) -> list[Generation]:

@@ -72,6 +72,8 @@ class _Running:
         self.incidents: list[Incident] = []
         self.findings: list[Finding] = []
         self.proof: Proof | None = None
+        self.follows: dict[str, str] = {}
+        """Violated claims that follow from another, which has the finding."""
         self._announced: set[str] = set()
 
     def all(self) -> None:
@@ -81,7 +83,10 @@ class _Running:
         violated = [c for c in ENGINE_CLAIMS if c in self.audit.state.violated and c in self.wanted]
         if violated:
             self.emit(Phase(self.name, "diagnosis"))
-        for claim in violated:
+        # Where the target's law is left, acceptances computed from that law are off as a matter of course.
+        cause = next((c for c in ("sequence-law", "settings-law") if c in violated), None)
+        self.follows = {c: cause for c in ("acceptance-law", "draft-independence") if cause and c in violated}
+        for claim in [c for c in violated if c not in self.follows]:
             self._guard(lambda claim=claim: self._find(claim))  # type: ignore[misc]
         if not broken:
             self.emit(Phase(self.name, "proof by counting"))
@@ -238,9 +243,12 @@ class _Running:
         events = audit.state.events[claim]
         threshold = 0.0 if claim in EXACT_CLAIMS else audit.threshold(claim)
         evidence = float(np.clip(audit.evidence(claim), -1e9, 1e9))
-        finding = next((f for f in self.findings if f.claim == claim), None)
+        source = self.follows.get(claim, claim)
+        finding = next((f for f in self.findings if f.claim == source), None)
         if claim in audit.state.violated:
             told = finding.title if finding else "violated; the engine failed before it could be diagnosed"
+            if finding and source != claim:
+                told = f"follows from {source}: {finding.title}"
             return ClaimResult(
                 claim, promise, "violated", told, evidence, threshold, events, finding.id if finding else None
             )

@@ -102,23 +102,23 @@ def from_malformed(audit: ModeAudit, claim: str, seen: Malformed, diagnosis: Dia
     )
 
 
-def from_coins(audit: ModeAudit, claim: str, reason: str, number: int, replay: str) -> Finding:
-    """The finding of a claim that fair coins decided."""
+def from_rows(audit: ModeAudit, claim: str, reason: str, number: int, replay: str) -> Finding:
+    """The finding of a claim about calls or rows: what fair coins or mixed batches showed."""
     violation = audit.violations[claim]
-    words = "calls with different seeds share draws" if claim == "seed-independence" else "rows of a batch share draws"
+    words = reason or "rows of a mixed batch do not follow their own laws, though each case is right on its own"
     return Finding(
         id=f"F{number}",
         claim=claim,
-        title=f"{claim}: {words}",
-        text=f"The promise is: {CLAIMS[claim].promise}. Compared were draws with equal inputs ({reason}); independent draws "
-        f"match one way as often as the other. The evidence is {violation.evidence:,.1f} nats, odds of {_odds(violation.evidence)} to 1.",
+        title=f"{claim}: {words.split(' (')[0]}",
+        text=f"The promise is: {CLAIMS[claim].promise}. What was seen: {words}. "
+        f"The evidence is {min(violation.evidence, 1e9):,.1f} nats, odds of {_odds(violation.evidence)} to 1.",
         mode=audit.mode,
         method=violation.method,
-        evidence=violation.evidence,
+        evidence=float(min(violation.evidence, 1e9)),
         threshold=audit.wealth.threshold,
         rounds=violation.rounds,
         seconds=round(violation.seconds, 2),
-        diagnosis=Diagnosis("shared-randomness", words),
+        diagnosis=Diagnosis("shared-randomness" if "share" in words else "mixed-batch", words),
         seed=audit.seeds.seed,
         replay=replay,
     )

@@ -35,20 +35,22 @@ class Group:
 def group_rounds(book: RoundBook, drafts: IntArray, tokens: IntArray, by_lowest: bool) -> list[Group]:
     """Groups of fresh rounds: drafts [B, gamma], tokens [B, gamma+1]; counts [V + 1], "accepted" last."""
     vocab, gamma = book.case.vocab, book.case.gamma
+    # Ranks of the rule's acceptance probabilities: 0 is 1, so that the smallest so far is the largest rank so far.
+    values = np.unique(np.append(book.right.accept, 1.0))[::-1]
+    rank = np.searchsorted(-values, -book.right.accept)
     rows = np.arange(len(drafts))
-    lowest = np.ones(len(drafts))
+    lowest = np.zeros(len(drafts), np.int64)
     groups = []
     for i in range(gamma):
         x, y = drafts[rows, i], tokens[rows, i]
         accepted = (x == y) & (tokens[rows, i + 1] >= 0)
-        outcome = np.where(accepted, vocab, y)
-        # Twelve digits tell products of catalogue laws apart and join those that differ by rounding.
-        m = np.round(lowest[rows], 12) if by_lowest else np.ones(len(rows))
-        values, which = np.unique(np.stack([x.astype(float), m]), axis=1, return_inverse=True)
-        table = np.bincount(which.ravel() * (vocab + 1) + outcome, minlength=values.shape[1] * (vocab + 1))
-        for (draft, low), counts in zip(values.T, table.reshape(-1, vocab + 1), strict=True):
-            groups.append(Group(i, int(draft), float(low), counts))
-        lowest[rows] = np.minimum(lowest[rows], book.right.accept[i, x])
+        key = (lowest[rows] if by_lowest else 0) * vocab + x
+        size = (len(values) if by_lowest else 1) * vocab
+        table = np.bincount(key * (vocab + 1) + np.where(accepted, vocab, y), minlength=size * (vocab + 1))
+        table = table.reshape(size, vocab + 1)
+        for k in np.flatnonzero(table.any(-1)):
+            groups.append(Group(i, int(k % vocab), float(values[k // vocab]), table[k]))
+        lowest[rows] = np.maximum(lowest[rows], rank[i, x])
         rows = rows[accepted]
     bonus = np.bincount(tokens[rows, gamma], minlength=vocab + 1)
     return [*groups, Group(gamma, -1, 1.0, bonus)]

@@ -29,7 +29,8 @@ SHOWN = 12.0
 """Nats of one visit's own evidence that count as "it shows": a conforming sampler does that once in exp(12) = 160,000 tries."""
 SIZES = ((2, 1), (3, 1), (2, 2), (3, 2), (4, 2), (3, 3))
 """(V, gamma) in the order in which they are tried."""
-TRIES = 3
+TRIES = 4
+AMPLE = 8.0
 LISTED = 160
 
 
@@ -48,12 +49,14 @@ def shrink(audit: ModeAudit, claim: str, method: str, diagnosis: Diagnosis, seco
     rounds = int(np.clip(speed * seconds / 24, 200, 60_000))
     for vocab, gamma in SIZES if method == "verify" else ((2, 1), (3, 1), (4, 1)):
         listed = small_pairs(vocab, gamma)
-        worth = _worth(audit, claim, diagnosis, listed)
-        for k in np.argsort(-worth, kind="stable")[:TRIES]:
+        worth = _worth(audit, diagnosis, listed)
+        # The roundest of those that are expected to show it well; where none is, the best of what there is.
+        enough = np.flatnonzero(worth * rounds >= AMPLE * SHOWN)
+        best = np.argsort(-worth, kind="stable")
+        order = enough if len(enough) else best[worth[best] * rounds >= SHOWN / 4]
+        for k in order[:TRIES]:
             if time.monotonic() > end:
                 return None
-            if worth[k] <= 0 or worth[k] * rounds < SHOWN / 4:
-                break
             evidence = fresh_evidence(audit, listed[int(k)], claim, method, rounds)
             if evidence is not None and evidence >= SHOWN:
                 return Smallest(listed[int(k)], evidence)
@@ -78,39 +81,43 @@ def fresh_evidence(audit: ModeAudit, case: Case, claim: str, method: str, rounds
     return scores[claim].local if claim in scores else 0.0
 
 
-def _worth(audit: ModeAudit, claim: str, diagnosis: Diagnosis, listed: list[Case]) -> FloatArray:
+def _worth(audit: ModeAudit, diagnosis: Diagnosis, listed: list[Case]) -> FloatArray:
     """Expected nats a round of each case under the named fault; for an unlisted one the order is kept."""
     if diagnosis.fault == UNLISTED or diagnosis.fault not in JOINT:
         return np.linspace(2.0, 1.0, len(listed))
     k = JOINT.index(diagnosis.fault)
     s = diagnosis.severity or 1.0
     # Full severity is looked at a little below, where no outcome is impossible and every nat is finite.
-    worth = np.array([nats_per_round(audit.book(case), min(s, 0.95))[k].sum() for case in listed])
-    # Rounder numbers first among nearly equal ones.
-    return np.round(worth / max(worth.max(initial=0.0), 1e-300), 1) * max(worth.max(initial=0.0), 0.0)
+    return np.array([nats_per_round(audit.book(case), min(s, 0.95))[k].sum() for case in listed])
 
 
 def small_pairs(vocab: int, gamma: int) -> list[Case]:
-    """Cases of laws in tenths with so many tokens and drafts, different at every position; at most `LISTED`, in a fixed order."""
+    """Cases of laws in tenths with so many tokens and drafts, different at every position; the roundest first."""
     laws = [np.array(w) / 10 for w in _compositions(10, vocab)]
-    # Laws with fewer distinct digits and no zero read best.
+    # Laws without zeros, of few distinct numbers and none of them small, read best.
     laws.sort(key=lambda law: (law.min() == 0, len(set(law.tolist())), -law.min()))
-    laws = laws[: 24 if vocab == 2 else 18]
+    laws = laws[: 24 if vocab == 2 else 20]
+    pairs = [(p, q) for p, q in itertools.product(laws, laws) if np.abs(p - q).sum() >= 0.39]
+    pairs.sort(key=lambda pair: laws_rank(pair, laws))
     rng = np.random.default_rng([vocab, gamma])
-    pairs = [(p, q) for p, q in itertools.product(laws, laws) if np.abs(p - q).sum() >= 0.2]
     out = []
-    for k in rng.permutation(len(pairs))[:LISTED]:
-        p, q = [pairs[int(k)][0]], [pairs[int(k)][1]]
+    for first, draft in pairs[:LISTED]:
+        p, q = [first], [draft]
         while len(p) < gamma + 1:
             more = laws[int(rng.integers(len(laws)))]
             if not np.allclose(more, p[-1]):
                 p.append(more)
         while len(q) < gamma:
             more = laws[int(rng.integers(len(laws)))]
-            if np.abs(more - p[len(q)]).sum() >= 0.2:
+            if np.abs(more - p[len(q)]).sum() >= 0.39:
                 q.append(more)
         out.append(Case(np.array(p), np.array(q), f"tenths, V={vocab} gamma={gamma}", "simplex"))
     return out
+
+
+def laws_rank(pair: tuple[FloatArray, FloatArray], laws: list[FloatArray]) -> int:
+    """How far down the list of round laws the two of a pair stand together."""
+    return sum(next(k for k, law in enumerate(laws) if law is one) for one in pair)
 
 
 def _compositions(total: int, parts: int) -> list[tuple[int, ...]]:

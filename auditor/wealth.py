@@ -36,6 +36,16 @@ def unpack(text: str) -> FloatArray:
     return np.frombuffer(base64.b64decode(text), "<f8")
 
 
+def packed(score: Score) -> dict[str, Any]:
+    """A score as a journal line has it."""
+    return {"bets": pack(score.bets), "omnibus": score.omnibus, "directed": score.directed, "events": score.events}
+
+
+def unpacked(entry: dict[str, Any]) -> Score:
+    """The inverse of `packed`."""
+    return Score(unpack(entry["bets"]), entry["omnibus"], entry["directed"], entry["events"])
+
+
 def log_weights(directed: int, tilts: int) -> FloatArray:
     """Log weights of a stake's bets: directed, tilts, local. They sum to 1; the shares of empty groups go to the others."""
     sizes = {"directed": directed, "tilts": tilts, "local": len(LOCAL_FRACTIONS)}
@@ -46,10 +56,7 @@ def log_weights(directed: int, tilts: int) -> FloatArray:
 
 def entries(evidence: Evidence, edge: bool) -> dict[str, Any]:
     """The part of a journal line that a visit's evidence fills."""
-    scores = {
-        claim: {"bets": pack(s.bets), "omnibus": s.omnibus, "directed": s.directed, "events": s.events}
-        for claim, s in evidence.scores.items()
-    }
+    scores = {claim: packed(s) for claim, s in evidence.scores.items()}
     return {"scores": scores, "joint": pack(np.maximum(evidence.joint, -1e12).ravel()), "edge": edge}
 
 
@@ -123,30 +130,32 @@ class Wealth:
     def add(self, entry: dict[str, Any]) -> None:
         """Fold one journal line in."""
         if entry["kind"] == "visit":
-            scores = {
-                claim: Score(unpack(s["bets"]), s["omnibus"], s["directed"], s["events"])
-                for claim, s in entry["scores"].items()
-            }
+            scores = {claim: unpacked(s) for claim, s in entry["scores"].items()}
             for claim, score in self._scores(scores, entry["edge"]).items():
                 stake = self._stake(claim, entry["method"], score)
                 stake.sums = stake.sums + _pay(score)
                 stake.events += score.events
             joint = unpack(entry["joint"]).reshape(len(JOINT), len(SEVERITIES))
             self.joint[entry["method"]] = self.joint.get(entry["method"], 0.0) + joint
+        elif entry["kind"] == "mixed" and "row-independence" in self.claims:
+            score = unpacked(entry["score"])
+            stake = self._stake("row-independence", "verify", score)
+            stake.sums = stake.sums + _pay(score)
+            stake.events += score.events
         elif entry["kind"] == "coins" and entry["claim"] in self.claims:
             self.coins[entry["claim"]] = (entry["log_wealth"], entry["events"])
 
     def log_wealth(self, claim: str) -> float:
         """The claim's log-wealth now."""
-        if claim in self.coins:
-            return self.coins[claim][0]
-        return self._combine(claim, {})
+        parts = [self.coins[claim][0]] if claim in self.coins else []
+        if claim not in self.coins or any(c == claim for c, _ in self.stakes):
+            parts.append(self._combine(claim, {}))
+        return log_mean(np.array(parts))
 
     def events(self, claim: str) -> int:
         """Events that spoke to the claim."""
-        if claim in self.coins:
-            return self.coins[claim][1]
-        return sum(s.events for (c, _), s in self.stakes.items() if c == claim)
+        coins = self.coins[claim][1] if claim in self.coins else 0
+        return coins + sum(s.events for (c, _), s in self.stakes.items() if c == claim)
 
     def _combine(self, claim: str, now: dict[str, float]) -> float:
         methods = [m for m in self.methods if m in _METHODS and _shows(claim, m)]
