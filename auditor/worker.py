@@ -8,6 +8,7 @@ is gone (`alive` is false), the next call, or `restart`, makes a fresh one with 
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -230,6 +231,8 @@ def _request(
 
 def _launch(place: Place) -> WorkerProcess:
     python = place.python or sys.executable
+    if place.memory_limit is not None and not os.path.isdir("/proc"):
+        raise WorkerUnavailable("a memory limit needs /proc, which this system does not have")
     try:
         return WorkerProcess(python, place.log, place.memory_limit)
     except OSError as error:
