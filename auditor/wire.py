@@ -246,8 +246,8 @@ class _Packer:
             except Exception:  # ragged, or no numbers
                 return None
             # NumPy makes floats of integers that are too large for int64.
-            fits = (np.bool_, np.int64, np.float64) if kind is list else ({int: np.int64}.get(kind, kind),)
-            return self._array(array, "list") if array.dtype in fits else None
+            fits = array.dtype in (np.bool_, np.int64, np.float64) and (kind is not int or array.dtype == np.int64)
+            return self._array(array, "list") if fits else None
         if kind in RECORDS.values():
             unique = {id(item): item for item in items}
             if len(unique) > len(items) // 2:
