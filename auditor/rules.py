@@ -161,11 +161,16 @@ def _without(p: FloatArray, q: FloatArray, x: IntArray) -> FloatArray:
 
 
 def _without_mean(p: FloatArray, q: FloatArray, w: FloatArray) -> FloatArray:
-    """sum_x w_x p(y) [y != x] / (1 - p(x)) = p(y) (W - v_y) with v = w / (1 - p), W = sum v."""
-    # A draft with p(x) = 1 is never rejected; its weight goes nowhere but to p itself, the fallback of `_without`.
-    certain = p >= 1.0
-    v = np.where(certain, 0.0, w / np.where(certain, 1.0, 1.0 - p))
-    return np.asarray(p * (v.sum() - v) + p * w[certain].sum())
+    """sum_x w_x p(y) [y != x] / (1 - p(x)) = p(y) (W - v_y) with v = w / (1 - p), W = sum v.
+
+    The likeliest token is taken on its own: where p(x) is nearly 1, 1 - p(x) and W - v_x have no correct digit. All others
+    have 1 - p of at least 1/2.
+    """
+    likeliest = np.array([int(p.argmax())])
+    v = w / np.maximum(1.0 - p, 0.5)
+    v[likeliest] = 0.0
+    mean: FloatArray = p * (v.sum() - v) + w[likeliest] * _without(p[None], q[None], likeliest)[0]
+    return mean
 
 
 def _without_draw(p: FloatArray, q: FloatArray, x: IntArray, u: FloatArray) -> IntArray:
@@ -182,39 +187,49 @@ def _invert(upper: FloatArray, points: FloatArray, law: FloatArray) -> IntArray:
     return np.minimum(np.searchsorted(upper, points, side="right"), last)
 
 
+_SURE = 1.0 - 1e-6
+
+
+def _coin(p: FloatArray, q: FloatArray) -> FloatArray:
+    """The lower end [..., V] of the uniforms that reject each draft.
+
+    0 where the draft is as good as sure: what such a coin leaves of [0, 1) has no correct digit, and nothing is lost by
+    taking the whole.
+    """
+    a = ratio(p, q)
+    return np.where(a < _SURE, a, 0.0)
+
+
 def _reused(p: FloatArray, q: FloatArray, x: IntArray) -> FloatArray:
     """The uniform u that rejected `x` (u >= a(x)) is used raw to invert the residual's CDF.
 
     Given the rejection u is uniform on [a, 1), so y has the mass of its CDF interval inside [a, 1), over 1 - a.
     """
-    a = np.take_along_axis(ratio(p, q), np.asarray(x)[..., None], -1)
-    upper = np.cumsum(normalise(np.maximum(p - q, 0.0), p), -1)
+    a = np.take_along_axis(_coin(p, q), np.asarray(x)[..., None], -1)
+    residual = normalise(np.maximum(p - q, 0.0), p)
+    upper = np.minimum(np.cumsum(residual, -1), 1.0)
     upper[..., -1] = 1.0
     lower = np.concatenate([np.zeros_like(upper[..., :1]), upper[..., :-1]], -1)
-    mass = np.maximum(upper - np.maximum(lower, a), 0.0)
-    return normalise(mass, normalise(np.maximum(p - q, 0.0), p))
+    return normalise(np.maximum(upper - np.maximum(lower, a), 0.0), residual)
 
 
 def _reused_mean(p: FloatArray, q: FloatArray, w: FloatArray) -> FloatArray:
     """sum_x w_x |[a_x, 1) and I_y| / (1 - a_x): differences of G(t) = sum_x v_x max(0, t - a_x) at the CDF's steps."""
-    a = ratio(p, q)
-    alive = a < 1.0
-    v = np.where(alive, w / np.where(alive, 1.0 - a, 1.0), 0.0)
+    a = _coin(p, q)
+    v = w / (1.0 - a)
     order = np.argsort(a, kind="stable")
     a_sorted, v_sorted = a[order], v[order]
     mass = np.concatenate([[0.0], np.cumsum(v_sorted)])
     moment = np.concatenate([[0.0], np.cumsum(v_sorted * a_sorted)])
-    residual = normalise(np.maximum(p - q, 0.0), p)
-    steps = np.concatenate([[0.0], np.cumsum(residual)])
+    steps = np.minimum(np.concatenate([[0.0], np.cumsum(normalise(np.maximum(p - q, 0.0), p))]), 1.0)
     steps[-1] = 1.0
     below = np.searchsorted(a_sorted, steps, side="right")
-    integral = steps * mass[below] - moment[below]
-    return np.maximum(np.diff(integral), 0.0) + residual * w[~alive].sum()
+    return np.asarray(np.maximum(np.diff(steps * mass[below] - moment[below]), 0.0))
 
 
 def _reused_draw(p: FloatArray, q: FloatArray, x: IntArray, u: FloatArray) -> IntArray:
     """The rejecting uniform is a + u (1 - a); it inverts the residual's CDF as it stands."""
-    a = ratio(p, q)[x]
+    a = _coin(p, q)[x]
     residual = normalise(np.maximum(p - q, 0.0), p)
     upper = np.cumsum(residual)
     upper[-1] = 1.0
