@@ -49,7 +49,7 @@ from auditor.results import (
 )
 from auditor.rules import FAULTS, RULES, DraftResidual
 from auditor.search import propose
-from auditor.visits import Budget, ModeAudit, Violation, first_position
+from auditor.visits import CONTROL, Budget, ModeAudit, Violation, first_position
 from auditor.wealth import Wealth, packed, unpack
 
 EXPLICIT_SHARE, GENERATED_SHARE, PROOF_SHARE = 0.2, 0.3, 0.05
@@ -376,9 +376,9 @@ class _Running:
                 try:
                     self.proof = proof.count(audit, method, int(np.clip(audit.speed[method] * 0.5, 1000, 200_000)))
                 except CallFailed as failure:
-                    audit.failed(failure, checks.CONTROL)
+                    audit.failed(failure, CONTROL)
                 except BadAnswer as bad:
-                    audit.bad_answer(bad, method, checks.CONTROL)
+                    audit.bad_answer(bad, method, CONTROL)
                 break
 
     def _report_findings(self, fresh: bool) -> None:
@@ -423,7 +423,7 @@ class _Running:
         audit = self.audit
         joint = audit.wealth.joint.get(method)
         if joint is None:
-            return [checks.CONTROL]
+            return [CONTROL]
         peak = joint.max(1)
         best = int(peak.argmax())
         rivals = np.argsort(-peak)[1:4]
@@ -438,7 +438,7 @@ class _Running:
                 if not entry["edge"]:
                     loud[index] = sum(max(v, 0.0) for v in audit.results[index].evidence.values())
         picked = [max(table, key=lambda k: table[k]) for table in (margins, loud) if table]
-        return list({audit.cases[k].digest: audit.cases[k] for k in picked}.values()) or [checks.CONTROL]
+        return list({audit.cases[k].digest: audit.cases[k] for k in picked}.values()) or [CONTROL]
 
     def result(self, mode: Mode | None, stopped: str) -> ModeResult:
         """The mode's part of the report."""
@@ -478,7 +478,10 @@ class _Running:
         audit = self.audit
         shown = [r for r in audit.results if r.acceptance is not None and r.acceptance_expected is not None]
         weight = np.array([r.rounds for r in shown], float)
-        mean = lambda values: float(weight @ np.array(values) / weight.sum()) if len(shown) else None  # noqa: E731
+
+        def mean(values: list[float | None]) -> float | None:
+            return float(weight @ np.array(values, float) / weight.sum()) if values else None
+
         seconds = audit.subject.seconds
         return Metrics(
             audit.budget.rounds, audit.subject.calls, len({c.digest for c in audit.cases.values()}), round(seconds, 3),

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -152,7 +153,7 @@ class RoundBook:
         """Last drafts [V] whose repetition at the end of a round can only be a missing bonus token."""
         if self.by_draft:
             return np.ones(self.case.vocab, bool)
-        return self.box.accept_low[-1] >= 1 - 4 * self.precision.resolution
+        return np.asarray(self.box.accept_low[-1] >= 1 - 4 * self.precision.resolution)
 
     # ---------------------------------------------------------------------------------------- positions and classes
 
@@ -584,6 +585,6 @@ def joint_pay(scores: dict[str, Score]) -> FloatArray:
     return joint
 
 
-def _pad(values: npt.NDArray[np.generic], width: int) -> npt.NDArray[np.generic]:
+def _pad(values: npt.NDArray[Any], width: int) -> npt.NDArray[Any]:
     short = width - values.shape[-1]
     return values if not short else np.pad(values, [(0, 0)] * (values.ndim - 1) + [(0, short)])

@@ -80,8 +80,8 @@ class Subject:
 
     def rows(self, gamma: int, vocab: int) -> int:
         """Rows that one `verify` call may hold."""
-        limit = max(1, self.max_elements // ((gamma + 1) * vocab))
-        return min(limit, self.max_batch) if self.max_batch else limit
+        limit = max(1, int(self.max_elements) // ((gamma + 1) * vocab))
+        return min(limit, int(self.max_batch)) if self.max_batch else limit
 
     # ------------------------------------------------------------------------------------------------------ calls
 
@@ -208,6 +208,6 @@ def _trimmed(error: BaseException) -> str:
     """The traceback without our own frames at its top."""
     frames = tracebacks.extract_tb(error.__traceback__)
     own = [k for k, f in enumerate(frames) if f.filename == __file__]
-    frames = frames[own[-1] + 1 :] if own else frames
-    lines = tracebacks.format_list(frames) + tracebacks.format_exception_only(error)
+    theirs = list(frames)[own[-1] + 1 :] if own else list(frames)
+    lines = tracebacks.format_list(theirs) + tracebacks.format_exception_only(error)
     return "".join(lines)[-4000:]

@@ -98,9 +98,12 @@ class Fresh:
         return of(self.book, fault, severities, group)
 
     def p_value(self, fault: Rule | None, severity: float) -> float:
-        """Pearson's test of a law on the second half."""
+        """Pearson's test of a law on the second half: draft by draft, position by position, and on the bonus token (Bonferroni)."""
         groups = self.groups(fault, 1)
-        return fit.pearson([self.laws(fault, np.array([severity]), g)[0] for g in groups], groups)
+        laws = [self.laws(fault, np.array([severity]), g)[0] for g in groups]
+        by_position = fit.merged(laws, groups)
+        views = [(laws, groups), by_position, (by_position[0][-1:], by_position[1][-1:])]
+        return min(1.0, len(views) * min(fit.pearson(*view) for view in views))
 
     def fitted(self, fault: Rule) -> fit.Fit:
         """The fault at its most likely severity on the first half."""
@@ -147,7 +150,7 @@ def diagnose(audit: ModeAudit, cases: list[Case], method: str, rounds: int) -> D
     ranked = sorted(pool, key=lambda name: -(total[name] + _prior(peak, name)))
     for name in ranked[:RUNNERS_UP]:
         p = min(f.p_value(FAULTS[name], fits[name].severity) for f in (fresh, *more)) * (1 + len(more))
-        if p >= FITS and fits[name].severity > SEVERITY_FLOOR:
+        if p >= FITS and fits[name].severity > SEVERITY_FLOOR and not _unexplained(audit, FAULTS[name]):
             books = [audit.book(c) for c in list(audit.cases.values())[:24]]
             equal = equal_faults(name, books, method == "sample")
             others = [
@@ -170,6 +173,19 @@ def diagnose(audit: ModeAudit, cases: list[Case], method: str, rounds: int) -> D
     return _unlisted("no listed fault fits fresh rounds", p_best, near)
 
 
+def _unexplained(audit: ModeAudit, fault: Rule) -> list[str]:
+    """Violated claims about events that the fault leaves as they are, by a wide margin."""
+    parts = {"acceptance-law": "accept", "residual-law": "residual", "bonus-token": "bonus"}
+    return [
+        claim
+        for claim, part in parts.items()
+        if claim in audit.violations
+        and part not in fault.touches
+        and audit.wealth.log_wealth(claim) > WIDE * audit.wealth.threshold
+    ]
+
+
+WIDE = 3.0
 SEVERITY_FLOOR = 0.0025
 """Fitted severities at the lower end of the grid are no explanation: the fault is absent."""
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -183,9 +184,9 @@ class Classes:
     order: IntArray | None = None
     starts: IntArray | None = None
 
-    def group(self, values: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
+    def group(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Sums over classes: [..., V] -> [..., size]."""
-        if self.order is None:
+        if self.order is None or self.starts is None:
             return values
         return np.add.reduceat(values[..., self.order], self.starts, axis=-1)
 

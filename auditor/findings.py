@@ -225,7 +225,10 @@ def table(c: Comparison) -> LawTable:
     keep = np.arange(len(c.law))
     if len(keep) > SHOWN_OUTCOMES:
         keep = np.sort(np.argsort(-np.abs(seen - c.law), kind="stable")[:SHOWN_OUTCOMES])
-    pick = lambda values: None if values is None else [float(v) for v in values[keep]]  # noqa: E731
+
+    def pick(values: FloatArray | None) -> list[float] | None:
+        return None if values is None else [float(v) for v in values[keep]]
+
     return LawTable(
         c.what, [c.outcomes[int(k)] for k in keep], [float(v) for v in c.law[keep]], [float(v) for v in seen[keep]], n,
         pick(c.target), pick(c.draft), float(max(0.0, 1 - c.law[keep].sum())),

@@ -87,8 +87,8 @@ class FirstBook:
                 wrong = book.wrong[fault].mean(0, refused) / total if total > 0 else right[0]
                 directed.append(group((1 - s) * right[0] + s * wrong)[None])
         null = group(right[0])[None]
-        bounds = (np.minimum(group(side), 1.0)[None] for side in (low, up))
-        return Categorical(null, *bounds, np.array(directed), book.tilts(null, [0], null.shape[1]))
+        low, up = (np.minimum(group(side), 1.0)[None] for side in (low, up))
+        return Categorical(null, low, up, np.array(directed), book.tilts(null, [0], null.shape[1]))
 
     def evidence(self, tally: FirstTokens) -> Evidence:
         """Log pay-offs of every claim's bets on the first tokens of one visit."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import time
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -31,7 +32,7 @@ SIZES = ((2, 1), (3, 1), (2, 2), (3, 2), (4, 2), (3, 3))
 """(V, gamma) in the order in which they are tried."""
 TRIES = 4
 AMPLE = 8.0
-LISTED = 160
+LISTED = 64
 
 
 @dataclass(frozen=True)
@@ -88,9 +89,13 @@ def _worth(audit: ModeAudit, diagnosis: Diagnosis, listed: list[Case]) -> FloatA
     k = JOINT.index(diagnosis.fault)
     s = diagnosis.severity or 1.0
     # Full severity is looked at a little below, where no outcome is impossible and every nat is finite.
-    return np.array([nats_per_round(audit.book(case), min(s, 0.95))[k].sum() for case in listed])
+    key = (listed[0].digest, s)
+    if key not in audit.worth:
+        audit.worth[key] = np.stack([nats_per_round(audit.book(case), min(s, 0.95)).sum(-1) for case in listed])
+    return audit.worth[key][:, k]
 
 
+@lru_cache(maxsize=16)
 def small_pairs(vocab: int, gamma: int) -> list[Case]:
     """Cases of laws in tenths with so many tokens and drafts, different at every position; the roundest first."""
     laws = [np.array(w) / 10 for w in _compositions(10, vocab)]

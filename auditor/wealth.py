@@ -22,7 +22,7 @@ from auditor.fields import SEVERITIES, Score
 FloatArray = npt.NDArray[np.float64]
 
 _GROUPS = {"directed": 1 / 2, "tilts": 1 / 3, "local": 1 / 6}
-_METHODS = {"verify": 3 / 4, "sample": 1 / 4}
+METHOD_SHARES = {"verify": 3 / 4, "sample": 1 / 4}
 """Shares of a claim's weight where both methods show it; `verify` gets most of the rounds."""
 
 
@@ -51,7 +51,7 @@ def log_weights(directed: int, tilts: int) -> FloatArray:
     sizes = {"directed": directed, "tilts": tilts, "local": len(LOCAL_FRACTIONS)}
     total = sum(_GROUPS[g] for g, size in sizes.items() if size)
     parts = [np.full(size, _GROUPS[g] / total / size) for g, size in sizes.items() if size]
-    return np.log(np.concatenate(parts))
+    return np.asarray(np.log(np.concatenate(parts)))
 
 
 def entries(evidence: Evidence, edge: bool) -> dict[str, Any]:
@@ -158,14 +158,14 @@ class Wealth:
         return coins + sum(s.events for (c, _), s in self.stakes.items() if c == claim)
 
     def _combine(self, claim: str, now: dict[str, float]) -> float:
-        methods = [m for m in self.methods if m in _METHODS and _shows(claim, m)]
-        total = sum(_METHODS[m] for m in methods)
+        methods = [m for m in self.methods if m in METHOD_SHARES and _shows(claim, m)]
+        total = sum(METHOD_SHARES[m] for m in methods)
         logs, weights = [], []
         for method in methods:
             stake = self.stakes.get((claim, method))
             current = now.get(method, log_mean(stake.sums, stake.weights) if stake else 0.0)
             logs.append(current)
-            weights.append(np.log(_METHODS[method] / total))
+            weights.append(np.log(METHOD_SHARES[method] / total))
         return log_mean(np.array(logs), np.array(weights)) if logs else 0.0
 
 
