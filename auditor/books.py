@@ -304,7 +304,7 @@ class RoundBook:
                 out[rows] = refused[rows, None] * laws_at
                 continue
             for j, s in enumerate(SEVERITIES):
-                weights = q * (1 - (1 - s) * self.right.accept[i] - s * w.accept[i])
+                weights = q * np.maximum(1 - (1 - s) * self.right.accept[i] - s * w.accept[i], 0.0)
                 out[k * _S + j] = group((1 - s) * self.right.mean(i, weights) + s * w.mean(i, weights))
         return accepted + out
 

@@ -1,7 +1,7 @@
 """The null as a box: the laws that an implementation within its tolerance may have.
 
-With `t(x) = tolerance * max(1, |log x|, V / 256)` and `d` the resolution of the random draws, the probabilities that the implementation computes with lie in `p-, p+ = p (1 - t), p (1 + t)`, likewise for q,
-and every event's probability is off by at most `d` more. Where a probability may underflow in the implementation's arithmetic
+With `t(x) = tolerance * max(1, |log x|, V / 256)` and `d` the resolution of the random draws, the probabilities that
+the implementation computes with lie in `p-, p+ = p (1 - t), p (1 + t)`, likewise for q, and every event's probability is off by at most `d` more. Where a probability may underflow in the implementation's arithmetic
 its lower end is 0, and a draft whose q may underflow may be accepted with any probability.
 
 `|log x|` is how a log-softmax errs. `V / 256` is how its normaliser does: a float32 sum of V terms in 8 lanes adds V/8 terms to
@@ -139,7 +139,7 @@ def _shares(low: FloatArray, up: FloatArray, possible: npt.NDArray[np.bool_], d:
     low_sum, up_sum = low.sum(), up.sum()
     if low_sum <= 0:
         # The residual may be empty in the implementation's arithmetic, and then any fallback is legitimate.
-        return np.zeros_like(low), np.where(possible, 1.0, d)
+        return np.zeros_like(low), np.where(possible | (not possible.any()), 1.0, d)
     with np.errstate(divide="ignore", invalid="ignore"):
         highest = np.where(up > 0, up / (up + np.maximum(low_sum - low, 0.0)), 0.0)
         lowest = np.where(low > 0, low / (low + np.maximum(up_sum - up, 0.0)), 0.0)
