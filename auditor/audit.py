@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import platform
+import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from auditor.cases import Case, explicit_cases
 from auditor.claims import CLAIMS, Offer, choose
 from auditor.corpus import corpus_cases
 from auditor.diagnosis import UNLISTED, diagnose, leading, without_draws
+from auditor.engine_mode import EngineConfig, engine_claims, run_engine_mode
 from auditor.errors import AdapterUnsuitable, AuditError, BadAnswer, CallFailed
 from auditor.events import (
     CaseDone,
@@ -55,6 +57,7 @@ from auditor.wealth import Wealth, packed, unpack
 EXPLICIT_SHARE, GENERATED_SHARE, PROOF_SHARE = 0.2, 0.3, 0.05
 GENERATED = 48
 FOCUS_SEVERITY = 0.01
+CALL_SECONDS, ENGINE_SECONDS, GRACE_SECONDS = 60.0, 150.0, 60.0
 SAMPLE_SHARE = 0.2
 """Rounds of `sample` beside those of `verify`, where an adapter has both."""
 
@@ -86,7 +89,8 @@ class AuditConfig:
     alpha: float = 1e-6
     seed: int = 0
     max_rounds: int = 3_000_000
-    max_seconds: float = 60.0
+    max_seconds: float | None = None
+    """Cap on the time of all modes together; None: `CALL_SECONDS` for all calls, `ENGINE_SECONDS` for each engine mode."""
     command: str = ""
     journal: Path | None = None
 
@@ -98,41 +102,29 @@ def run_audit(loaded: Loaded, config: AuditConfig, emit: Emit) -> Report:
     carried out (before the first call). Ctrl-C ends the run and gives a partial report with exit code 130; a second one is
     not caught.
     """
-    started = datetime.datetime.now(datetime.UTC).replace(microsecond=0).isoformat()
+    started, begin = datetime.datetime.now(datetime.UTC).replace(microsecond=0).isoformat(), time.monotonic()
     journal = Journal(config.journal)
-    modes = loaded.modes or (None,)
-    results: list[ModeResult] = []
-    stopped, error = "budget", ""
-    budget = Budget(config.max_rounds, config.max_seconds)
     seeds = Seeds(config.seed)
+    results: list[ModeResult] = []
+    stopped, error, rounds, seconds = "budget", "", 0, 0.0
+    modes = loaded.modes or (None,)
     try:
-        for k, mode in enumerate(modes):
-            share = Budget(config.max_rounds // len(modes), config.max_seconds * (k + 1) / len(modes), budget.start)
-            audit, skipped = _prepare(loaded, mode, config, seeds, share, journal, len(modes), emit, first=k == 0)
-            run = _Running(audit, skipped, config, emit)
-            try:
-                run.all_phases()
-            except KeyboardInterrupt:
-                stopped = "interrupted"
-            except AuditError:
-                raise
-            except Exception as broken:  # a bug of ours must not cost the user the report
-                stopped = "error"
-                error = f"internal error: {type(broken).__name__}: {broken}"
-                journal.write({"kind": "error", "text": traceback.format_exc()})
-            budget.rounds += share.rounds
-            if stopped == "budget" and share.seconds >= share.max_seconds and share.rounds < share.max_rounds:
-                stopped = "time"
-            results.append(run.result(mode, stopped))
-            if stopped in ("interrupted", "error"):
+        for mode in modes:
+            part = _audit_mode(loaded, mode, config, seeds, journal, len(modes), emit, first=mode == modes[0])
+            results += part.results
+            rounds += part.rounds
+            seconds += part.max_seconds
+            stopped = part.stopped if part.stopped != "budget" else stopped
+            error = error or part.error
+            if part.stopped in ("interrupted", "error"):
                 break
     finally:
         journal.close()
     verdict, code = _verdict(results, stopped)
     report = Report(
         Run(
-            __version__, started, round(budget.seconds, 2), config.seed, config.alpha, config.max_rounds, config.max_seconds,
-            budget.rounds, stopped, config.command, platform.python_version(), f"{platform.system()} {platform.machine()}",
+            __version__, started, round(time.monotonic() - begin, 2), config.seed, config.alpha, config.max_rounds, seconds,
+            rounds, stopped, config.command, platform.python_version(), f"{platform.system()} {platform.machine()}",
             list(config.claims),
         ),
         AdapterInfo(loaded.name, loaded.source, dict(loaded.options), dict(loaded.engine), loaded.summary),
@@ -140,6 +132,88 @@ def run_audit(loaded: Loaded, config: AuditConfig, emit: Emit) -> Report:
     )  # fmt: skip
     emit(Finished(report))
     return report
+
+
+@dataclass(frozen=True)
+class _Part:
+    """What came of one mode: a result for its calls, one for its engine, or both."""
+
+    results: list[ModeResult]
+    rounds: int = 0
+    max_seconds: float = 0.0
+    stopped: str = "budget"
+    error: str = ""
+
+
+def _audit_mode(
+    loaded: Loaded,
+    mode: Mode | None,
+    config: AuditConfig,
+    seeds: Seeds,
+    journal: Journal,
+    modes: int,
+    emit: Emit,
+    first: bool,
+) -> _Part:
+    adapter = loaded.build(mode.name if mode else None)
+    methods = Subject(adapter).methods
+    calls, engine = bool({"verify", "sample", "law"} & set(methods)), "generate" in methods
+    parts = modes * (calls + engine)
+    if not parts:
+        raise AdapterUnsuitable(f"{loaded.name} has {', '.join(methods)}, which nothing can be checked with alone")
+    total = config.max_seconds
+    results: list[ModeResult] = []
+    rounds, stopped, error, seconds = 0, "budget", "", 0.0
+    if calls:
+        share = Budget(config.max_rounds // modes, CALL_SECONDS / modes if total is None else total / parts)
+        seconds += share.max_seconds
+        audit, skipped = _prepare(loaded, adapter, mode, config, seeds, share, journal, parts, emit, first)
+        run = _Running(audit, skipped, config, emit)
+        try:
+            run.all_phases()
+        except KeyboardInterrupt:
+            stopped = "interrupted"
+        except AuditError:
+            raise
+        except Exception as broken:  # a bug of ours must not cost the user the report
+            stopped, error = "error", f"internal error: {type(broken).__name__}: {broken}"
+            journal.write({"kind": "error", "text": traceback.format_exc()})
+        if stopped == "budget" and share.seconds >= share.max_seconds and share.rounds < share.max_rounds:
+            stopped = "time"
+        results.append(run.result(mode, stopped))
+        rounds += share.rounds
+    if engine and stopped not in ("interrupted", "error"):
+        limit = ENGINE_SECONDS if total is None else total / parts
+        seconds += limit
+        if first and not calls:
+            emit(_started(loaded, methods, mode.rule if mode else "", 0.0, config, limit * modes, engine_claims(config.claims), ()))
+        own = EngineConfig(config.alpha / parts, config.seed, limit, config.max_rounds, config.claims, config.command)
+        try:
+            result = run_engine_mode(
+                adapter, mode.name if mode else "", own, emit, mode.rule if mode else "", mode.summary if mode else ""
+            )
+            rounds += result.metrics.rounds
+            results.append(result)
+        except KeyboardInterrupt:
+            stopped = "interrupted"
+    return _Part(results, rounds, seconds, stopped, error)
+
+
+def _started(
+    loaded: Loaded,
+    methods: tuple[str, ...],
+    rule: str,
+    tolerance: float,
+    config: AuditConfig,
+    seconds: float,
+    checked: list[str],
+    skipped: tuple[tuple[str, str], ...],
+) -> Started:
+    info = AdapterInfo(loaded.name, loaded.source, dict(loaded.options), dict(loaded.engine), loaded.summary)
+    return Started(
+        info, tuple(m.name for m in loaded.modes), methods, rule, tolerance, config.alpha, config.seed, config.max_rounds,
+        seconds, tuple(checked), skipped,
+    )  # fmt: skip
 
 
 def _verdict(results: list[ModeResult], stopped: str) -> tuple[Verdict, int]:
@@ -156,17 +230,21 @@ def _verdict(results: list[ModeResult], stopped: str) -> tuple[Verdict, int]:
 
 def _prepare(
     loaded: Loaded,
+    adapter: object,
     mode: Mode | None,
     config: AuditConfig,
     seeds: Seeds,
     budget: Budget,
     journal: Journal,
-    modes: int,
+    parts: int,
     emit: Emit,
     first: bool,
 ) -> tuple[ModeAudit, dict[str, str]]:
-    """Build the adapter, choose the claims, and warm it up."""
-    subject = Subject(loaded.build(mode.name if mode else None))
+    """Choose the claims of an adapter's calls, and warm it up."""
+    subject = Subject(adapter)
+    if hasattr(adapter, "deadline"):
+        # An adapter in a process of its own gives up when the audit's time is up, its last parts included.
+        adapter.deadline = time.monotonic() + budget.max_seconds + GRACE_SECONDS
     if mode is not None:
         subject.rule = mode.rule
     if subject.rule not in RULES:
@@ -174,11 +252,11 @@ def _prepare(
             f"the adapter declares the rule {subject.rule!r}; this version audits {', '.join(RULES)} (`--rule` overrides it)"
         )
     rule = RULES[subject.rule]
-    wealth = Wealth((), (), config.alpha, 1 / modes)
+    wealth = Wealth((), (), config.alpha, 1 / parts)
     audit = ModeAudit(subject, rule, wealth, seeds, budget, journal, mode.name if mode else "")
     shows = checks.warm_up(audit)
     offer = Offer(
-        frozenset(subject.methods), shows, subject.reproducible, isinstance(rule.residual, DraftResidual)
+        frozenset(subject.methods) - {"generate", "speculate"}, shows, subject.reproducible, isinstance(rule.residual, DraftResidual)
     )  # fmt: skip
     checked, skipped = choose(offer, config.claims)
     if subject.max_batch == 1 and "row-independence" in checked:
@@ -191,14 +269,13 @@ def _prepare(
     for claim in [c for c in audit.violations if c not in checked]:
         del audit.violations[claim]
     if first:
-        info = AdapterInfo(loaded.name, loaded.source, dict(loaded.options), dict(loaded.engine), loaded.summary)
         emit(
-            Started(
-                info, tuple(m.name for m in loaded.modes), subject.methods, subject.rule, subject.precision.tolerance,
-                config.alpha, config.seed, config.max_rounds, config.max_seconds, tuple(checked), tuple(skipped.items()),
+            _started(
+                loaded, subject.methods, subject.rule, subject.precision.tolerance, config, budget.max_seconds, checked,
+                tuple(skipped.items()),
             )
         )  # fmt: skip
-    return audit, skipped | {"": ""}
+    return audit, skipped
 
 
 class _Running:
@@ -206,7 +283,7 @@ class _Running:
 
     def __init__(self, audit: ModeAudit, skipped: dict[str, str], config: AuditConfig, emit: Emit) -> None:
         self.audit, self.config, self.emit = audit, config, emit
-        self.skipped = {claim: reason for claim, reason in skipped.items() if claim}
+        self.skipped = skipped
         self.checked = [c for c in CLAIMS if c not in self.skipped]
         self.findings: list[Finding] = []
         self.proof: Proof | None = None

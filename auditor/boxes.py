@@ -1,8 +1,9 @@
 """The null as a box: the laws that an implementation within its tolerance may have.
 
-With `t(x) = tolerance * max(1, |log x|, V / 256)` and `d` the resolution of the random draws, the probabilities that
-the implementation computes with lie in `p-, p+ = p (1 - t), p (1 + t)`, likewise for q, and every event's probability is off by at most `d` more. Where a probability may underflow in the implementation's arithmetic
-its lower end is 0, and a draft whose q may underflow may be accepted with any probability.
+With `t(x) = tolerance * max(1, |log x|, V / 256)` and `d` the resolution of the random draws, the probabilities that the
+implementation computes with lie in `p-, p+ = p (1 - t), p (1 + t)`, likewise for q, and every event's probability is off by at
+most `d` more. Where a probability may underflow in the implementation's arithmetic its lower end is 0, and a draft whose q may
+underflow may be accepted with any probability.
 
 `|log x|` is how a log-softmax errs. `V / 256` is how its normaliser does: a float32 sum of V terms in 8 lanes adds V/8 terms to
 partial sums of half the total on average, each rounding by up to u = 2^-24 of the sum, so it may be off by u V / 16, which is

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from auditor.adapter import METHODS, Law
+from auditor.adapter import METHODS, Law, Settings
 from auditor.boxes import Precision
 from auditor.errors import AdapterUnsuitable, BadAnswer, CallFailed
 
@@ -85,11 +85,11 @@ class Subject:
 
     # ------------------------------------------------------------------------------------------------------ calls
 
-    def _call(self, method: str, *arguments: Any) -> Any:
+    def _call(self, method: str, *arguments: Any, **named: Any) -> Any:
         start = time.perf_counter()
         self.calls += 1
         try:
-            return getattr(self.adapter, method)(*arguments)
+            return getattr(self.adapter, method)(*arguments, **named)
         except CallFailed:
             raise
         except (KeyboardInterrupt, GeneratorExit):
@@ -118,7 +118,8 @@ class Subject:
 
     def verify(self, p: FloatArray, q: FloatArray, drafts: IntArray, seed: int) -> IntArray:
         """Tokens [B, gamma+1] of a batch, whose form is right (see `_check_rounds`)."""
-        answer = self._call("verify", p, q, drafts.copy(), seed)
+        named = {"settings": [Settings()] * len(drafts)} if self.settings else {}
+        answer = self._call("verify", p, q, drafts.copy(), seed, **named)
         tokens = _integers(answer, (len(drafts), drafts.shape[1] + 1), p.shape[-1], "verify")
         _check_rounds(tokens)
         return tokens

@@ -112,9 +112,7 @@ def _requirements(text: str, path: Path) -> list[str]:
 # ------------------------------------------------------------------------------------------------------ loading
 
 
-def load(
-    source: str, *, options: Mapping[str, str], rule: str | None = None, tolerance: float | None = None
-) -> Loaded:
+def load(source: str, *, options: Mapping[str, str], rule: str | None = None, tolerance: float | None = None) -> Loaded:
     """Load an adapter named NAME, FILE.py, FILE.py:ATTR or package.module:ATTR.
 
     ATTR is a class, an instance or a function `f(p, q, rng)`. `options` reach the constructor, converted to the type of each
@@ -235,19 +233,31 @@ def _pick(module: ModuleType, attribute: str, source: str) -> tuple[Any, str]:
                 raise AdapterNotFound(f"{source}: no {part!r} there" + (f"; did you mean {near[0]!r}?" if near else ""))
             value = getattr(value, part)
         return value, attribute
-    own = {n: v for n, v in vars(module).items() if not n.startswith("_") and getattr(v, "__module__", "") == module.__name__}
+    own = {
+        n: v
+        for n, v in vars(module).items()
+        if not n.startswith("_") and getattr(v, "__module__", "") == module.__name__
+    }
     classes = [n for n, v in own.items() if inspect.isclass(v) and _has_method(v)]
     functions = [n for n, v in own.items() if inspect.isfunction(v)]
     for names in (classes, functions):
         if len(names) == 1:
             return own[names[0]], ""
         if names:
-            raise AdapterNotFound(f"{source} has several candidates: name one, as {source}:{names[0]} ({', '.join(names)})")
-    raise AdapterUnsuitable(f"{source} has no class with one of the methods {', '.join(METHODS)} and no function f(p, q, rng)")
+            raise AdapterNotFound(
+                f"{source} has several candidates: name one, as {source}:{names[0]} ({', '.join(names)})"
+            )
+    raise AdapterUnsuitable(
+        f"{source} has no class with one of the methods {', '.join(METHODS)} and no function f(p, q, rng)"
+    )
 
 
 def _summary(target: Any, info: Shipped | None) -> str:
-    doc = inspect.getdoc(target) if inspect.isclass(target) or inspect.isfunction(target) else inspect.getdoc(type(target))
+    doc = (
+        inspect.getdoc(target)
+        if inspect.isclass(target) or inspect.isfunction(target)
+        else inspect.getdoc(type(target))
+    )
     own = (doc or "").split("\n")[0]
     return own or (info.summary if info else "")
 
@@ -276,7 +286,9 @@ def _construct(target: Any, options: Mapping[str, str], mode: str | None, name: 
             raise EngineMissing(f"adapter {name} cannot import its engine: {error}") from error
         except BaseException as error:
             first = str(error).splitlines()
-            raise AdapterBroken(f"adapter {name} cannot be built: {type(error).__name__}: {first[0] if first else ''}") from error
+            raise AdapterBroken(
+                f"adapter {name} cannot be built: {type(error).__name__}: {first[0] if first else ''}"
+            ) from error
     if options:
         raise AdapterBroken(f"{name} is not a class: it takes no option {next(iter(options))!r}")
     if _has_method(target):
@@ -293,7 +305,11 @@ def _arguments(cls: type, options: Mapping[str, str], name: str) -> dict[str, An
     except (TypeError, ValueError):
         return dict(options)
     open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-    takes = [p for p in parameters if p != "mode" and parameters[p].kind not in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)]
+    takes = [
+        p
+        for p in parameters
+        if p != "mode" and parameters[p].kind not in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    ]
     out: dict[str, Any] = {}
     for key, text in options.items():
         if key not in parameters:

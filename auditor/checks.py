@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -159,7 +160,7 @@ def independence(audit: ModeAudit) -> dict[str, tuple[float, int, Coins | None]]
                 seeds += across_calls(answers[0], answers[-1], f"{what}, unrelated seeds")
                 if method == "verify" and n >= 8:
                     # Where all rows share a coin, two calls tell nothing when their coins agree: several pairs of calls.
-                    for one, other in zip(answers[2:-1], answers[3:], strict=True):
+                    for one, other in pairwise(answers[2:]):
                         rows += along_rows(one, other, what)
         except CallFailed as failure:
             audit.failed(failure, CONTROL)

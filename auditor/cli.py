@@ -8,6 +8,7 @@ import secrets
 import shlex
 import sys
 from collections.abc import Iterable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -77,11 +78,16 @@ def _writable(directory: Path) -> None:
 @click.option("--alpha", type=float, default=1e-6, show_default=True, help="Probability of ever accusing a conforming one.")
 @click.option("--seed", type=int, metavar="N", help="Seed of the audit. Default: a random one, which is printed.")
 @click.option("--max-rounds", type=int, default=3_000_000, show_default=True, metavar="N", help="Budget in rounds.")
-@click.option("--max-seconds", type=float, default=60.0, show_default=True, metavar="S", help="Cap on its time.")
+@click.option("--max-seconds", type=float, metavar="S", help="Cap on its time. Default: 60, and 150 for each mode of an engine.")
 @click.option("--option", "pairs", multiple=True, metavar="K=V", help="An option of the adapter's constructor; repeatable.")
 @click.option("--report", type=click.Path(path_type=Path), metavar="DIR", help="Write report.json, .html, .md and junit.xml there.")
 @click.option("--json", "json_to", metavar="FILE", help="Write report.json to FILE; - is the standard output.")
 @click.option("--quiet", is_flag=True, help="Print the verdict alone.")
+@click.option("--python", metavar="PATH", help="Interpreter that runs the adapter; it needs NumPy and the engine, nothing of ours.")
+@click.option("--call-timeout", type=float, default=120.0, show_default=True, metavar="S", help="Limit on one call of the adapter.")
+@click.option("--start-timeout", type=float, default=300.0, show_default=True, metavar="S", help="Limit on loading the adapter.")
+@click.option("--memory-limit", type=float, metavar="GB", help="Limit on the memory of the adapter's processes.")
+@click.option("--in-process", is_flag=True, help="Run the adapter in this process, for debugging.")
 def run(
     adapter: str,
     claims: tuple[str, ...],
@@ -90,21 +96,30 @@ def run(
     alpha: float,
     seed: int | None,
     max_rounds: int,
-    max_seconds: float,
+    max_seconds: float | None,
     pairs: tuple[str, ...],
     report: Path | None,
     json_to: str | None,
     quiet: bool,
+    python: str | None,
+    call_timeout: float,
+    start_timeout: float,
+    memory_limit: float | None,
+    in_process: bool,
 ) -> None:
-    """Audit one adapter.
+    """Audit one adapter, in a process of its own.
 
     Exit code 0: every claim that was checked holds. 1: a claim is violated. 2: the audit could not be carried out. 130:
     interrupted.
     """
     if not 0 < alpha < 1:
         _refuse(f"--alpha {alpha:g} is not between 0 and 1")
-    if max_rounds <= 0 or not max_seconds > 0:
+    if max_rounds <= 0 or (max_seconds is not None and not max_seconds > 0):
         _refuse("--max-rounds and --max-seconds must be positive")
+    if not call_timeout > 0 or not start_timeout > 0 or (memory_limit is not None and not memory_limit > 0):
+        _refuse("--call-timeout, --start-timeout and --memory-limit must be positive")
+    if in_process and python:
+        _refuse("--python names another process; it does not go with --in-process")
     if tolerance is not None and not 0 <= tolerance < 1:
         _refuse(f"--tolerance {tolerance:g} is not in [0, 1)")
     if seed is None:
@@ -132,8 +147,22 @@ def run(
     config = AuditConfig(wanted, alpha, seed, max_rounds, max_seconds, command, journal)
     console = Console(stderr=json_to == "-", highlight=False)
     try:
-        with Terminal(console, quiet=quiet) as terminal:
-            result = run_audit(load(adapter, options=options, rule=rule, tolerance=tolerance), config, terminal)
+        with ExitStack() as stack:
+            terminal = stack.enter_context(Terminal(console, quiet=quiet))
+            if in_process:
+                loaded = load(adapter, options=options, rule=rule, tolerance=tolerance)
+            else:
+                from auditor.interpreter import python_for
+                from auditor.worker import Place, loaded_apart
+
+                limit = None if memory_limit is None else int(memory_limit * 2**30)
+                log = report / "adapter.log" if report else None
+                name = Path(adapter.partition(":")[0]).stem
+                place = Place(python_for(name, python), call_timeout, start_timeout, limit, log)
+                loaded = stack.enter_context(
+                    loaded_apart(adapter, options=options, rule=rule, tolerance=tolerance, place=place)
+                )
+            result = run_audit(loaded, config, terminal)
     except AuditError as error:
         _refuse(str(error))
     except KeyboardInterrupt:

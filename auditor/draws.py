@@ -17,7 +17,7 @@ def inverse_cdf(law: FloatArray, n: int, rng: np.random.Generator) -> IntArray:
     cdf = np.cumsum(law)
     u = rng.random(n) * cdf[-1]
     if n < 4096 or len(law) < 3:
-        return np.minimum(np.searchsorted(cdf, u, side="right"), _last(law))
+        return np.asarray(np.minimum(np.searchsorted(cdf, u, side="right"), _last(law)))
     # A guide table (Chen and Asau 1974) turns the binary search into one look-up for nearly every draw.
     size = 1 << int(np.ceil(np.log2(4 * len(law))))
     guide = np.searchsorted(cdf, np.arange(size + 1) * (cdf[-1] / size), side="right")
@@ -25,7 +25,7 @@ def inverse_cdf(law: FloatArray, n: int, rng: np.random.Generator) -> IntArray:
     token = guide[cell]
     open_cells = np.flatnonzero(guide[cell + 1] != token)
     token[open_cells] = np.searchsorted(cdf, u[open_cells], side="right")
-    return np.minimum(token, _last(law))
+    return np.asarray(np.minimum(token, _last(law)))
 
 
 def _last(law: FloatArray) -> int:
@@ -39,7 +39,7 @@ def inverse_cdf_rows(law: FloatArray, rng: np.random.Generator) -> IntArray:
     u = rng.random(len(law)) * cdf[:, -1]
     token = (cdf <= u[:, None]).sum(-1)
     last = law.shape[-1] - 1 - np.argmax(law[:, ::-1] > 0, axis=-1)
-    return np.minimum(token, last)
+    return np.asarray(np.minimum(token, last))
 
 
 def drafts_from(q: FloatArray, n: int, rng: np.random.Generator) -> IntArray:

@@ -98,7 +98,7 @@ class _Running:
             step()
         except CallFailed as failure:
             incident = Incident(
-                "exception", failure.summary, self.name, failure.method, None, self.limits.seed, failure.traceback
+                failure.kind, str(failure), self.name, failure.method, None, self.limits.seed, failure.traceback
             )
             self.incidents.append(incident)
             self.emit(IncidentSeen(incident))

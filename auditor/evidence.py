@@ -192,7 +192,7 @@ def local_bets(log_e: float) -> FloatArray:
     A bare product of per-visit mixtures dies over clean cases; staking the fraction l of the wealth loses at most that.
     """
     fractions = np.array(LOCAL_FRACTIONS)
-    return np.logaddexp(np.log1p(-fractions), np.log(fractions) + log_e)
+    return np.asarray(np.logaddexp(np.log1p(-fractions), np.log(fractions) + log_e))
 
 
 # ------------------------------------------------------------------------------------------- the familiar tests
@@ -232,7 +232,8 @@ def mean_interval(counts: IntArray, values: FloatArray) -> Interval:
     if n == 0:
         return Interval(0.0, 0.0, 0.0)
     mean = float(counts @ values) / n
-    error = 1.959964 * float(np.sqrt(max(counts @ (values - mean) ** 2, 0.0) / max(n - 1, 1) / n))
+    spread = float(counts @ (values - mean) ** 2)
+    error = 1.959964 * float(np.sqrt(spread / max(n - 1, 1) / n))
     return Interval(mean, mean - error, mean + error)
 
 

@@ -10,6 +10,7 @@ rejection that emitted the draft, or a full acceptance whose bonus token is miss
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -45,12 +46,12 @@ def level_of(probability: FloatArray) -> IntArray:
     impossible that is not.
     """
     steps = np.floor(-np.log(np.maximum(probability, 1e-3)) / np.log(1e3) * (LEVELS - 1) + 1e-9)
-    return np.clip(steps, 0, LEVELS - 1).astype(np.int64)
+    return np.asarray(np.clip(steps, 0, LEVELS - 1).astype(np.int64))
 
 
 def level_value(level: IntArray) -> FloatArray:
     """The probability that stands for a level."""
-    return np.exp(-level / (LEVELS - 1) * np.log(1e3))
+    return np.asarray(np.exp(-level / (LEVELS - 1) * np.log(1e3)))
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,7 @@ class Tally:
     kept: int
 
     def __add__(self, other: Tally) -> Tally:
-        merged = {}
+        merged: dict[str, Any] = {}
         for f in fields(self):
             a, b = getattr(self, f.name), getattr(other, f.name)
             merged[f.name] = _merge(a, b) if f.name == "later" else a + b

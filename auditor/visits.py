@@ -17,7 +17,7 @@ from auditor.books import Evidence, RoundBook
 from auditor.calls import Seeds, Subject
 from auditor.cases import Case
 from auditor.draws import drafts_from
-from auditor.errors import BadAnswer, CallFailed
+from auditor.errors import BadAnswer, CallFailed, WorkerFailed
 from auditor.evidence import binomial_interval, mean_interval
 from auditor.fields import MANY
 from auditor.first_tokens import FirstBook
@@ -38,6 +38,8 @@ BOOKS = 160
 """Books kept for cases that are visited again; each holds a few MB of tables at most."""
 FAILURES = 5
 """After so many answers that are none, or calls that raise, a method is not called again."""
+IN_A_ROW, IN_ALL = 3, 5
+"""After so many deaths of its process an adapter is not called again."""
 
 
 @dataclass(frozen=True)
@@ -108,6 +110,8 @@ class ModeAudit:
     """Rounds a second, by method, at small vocabularies."""
     failures: dict[str, int] = field(default_factory=dict)
     books: dict[str, RoundBook] = field(default_factory=dict)
+    deaths: list[int] = field(default_factory=list)
+    """For each death of the adapter's process, the number of visits before it."""
     worth: dict[tuple[str, float], FloatArray] = field(default_factory=dict)
     """Expected evidence of the small cases, by list and severity (`auditor.shrink`)."""
 
@@ -264,23 +268,33 @@ class ModeAudit:
         self.violated("structure", method, 0.0)
 
     def failed(self, failure: CallFailed, case: Case) -> None:
-        """The adapter raised: try the case again, then an ordinary one, and record what it was."""
+        """The adapter raised or its process died: try the case again, then an ordinary one, and record what it was."""
+        if failure.audit_over:
+            return
         again = self._fails(failure.method, case)
         control = self._fails(failure.method, CONTROL)
         repeated = again is not None
         incident = Incident(
-            "exception", failure.summary, self.mode, failure.method, case.data(), self.seeds.count, failure.traceback, repeated
+            failure.kind, str(failure), self.mode, failure.method, case.data(), self.seeds.count, failure.traceback, repeated
         )  # fmt: skip
         self.incidents.append(incident)
         self.failures[failure.method] = self.failures.get(failure.method, 0) + (FAILURES if control is not None else 1)
+        if isinstance(failure, WorkerFailed) and not failure.alive:
+            self._died()
         self.journal.write(
             {"kind": "incident", "mode": self.mode, "case": case.digest, "text": failure.summary, "repeated": repeated}
         )
         self.on_incident(incident)
         if repeated and control is None:
-            text = f"{failure.method} raised {failure.summary} on this case twice, and not on an ordinary one"
+            text = f"{failure}, on this case twice and not on an ordinary one"
             self.malformed.append(Malformed("exception", text, failure.method, case, self.seeds.count))
             self.violated("edge-cases", failure.method, 0.0)
+
+    def _died(self) -> None:
+        """Count deaths of the adapter's process; after `IN_A_ROW` without a visit between them, or `IN_ALL`, call it no more."""
+        self.deaths.append(len(self.results))
+        if len(self.deaths) >= IN_ALL or self.deaths[-IN_A_ROW:].count(self.deaths[-1]) == IN_A_ROW:
+            self.failures = dict.fromkeys(self.subject.methods, FAILURES)
 
     def _fails(self, method: str, case: Case) -> CallFailed | BadAnswer | None:
         try:
