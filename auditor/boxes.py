@@ -49,8 +49,11 @@ class Precision:
     def around(self, law: FloatArray) -> Bounds:
         """p- and p+ [...], without the resolution of the draws. What is exactly 0 stays 0."""
         t = self.relative(law)
-        low = np.where(law < self.underflow, 0.0, law * np.maximum(0.0, 1.0 - t))
-        up = np.where((law > 0) & (law < self.underflow), self.underflow, np.minimum(1.0, law * (1.0 + t)))
+        # The last digit of a subnormal is absolute: float16 has 6e-8 from 6e-5 down, where half of it counts for much.
+        digit = _UNDERFLOW_FLOAT16 if self.underflow == _UNDERFLOW_FLOAT16 else 0.0
+        low = np.where(law < self.underflow, 0.0, np.maximum(0.0, law * (1.0 - t) - digit))
+        up = np.where((law > 0) & (law < self.underflow), 2 * self.underflow, np.minimum(1.0, law * (1.0 + t) + digit))
+        up = np.where(law > 0, up, 0.0)
         return low, up
 
 
