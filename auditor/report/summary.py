@@ -25,6 +25,10 @@ _COLOURS = {
 _MOST_ROWS = 12
 
 
+IN_FULL = 2
+"""Findings of a mode that the terminal shows in full; the others are named here and stand in the written reports."""
+
+
 def one_line(report: Report) -> Text:
     """The verdict in a line."""
     line = Text(f"{words.VERDICT_SIGNS[report.verdict]} {report.verdict}: ", f"bold {_COLOURS[report.verdict]}")
@@ -71,8 +75,12 @@ def _mode(mode: ModeResult, alpha: float, console: Console) -> None:
     if mode.claims:
         console.print()
         console.print(_claims(mode))
-    for finding in mode.findings:
+    for finding in mode.findings[:IN_FULL]:
         _finding(finding, mode, alpha, console)
+    for finding in mode.findings[IN_FULL:]:
+        console.print()
+        console.print(Text(f"{finding.id}  {finding.title}", "bold red"))
+        _indented(console, Text(finding.text))
     for incident in mode.incidents:
         _incident(incident, console)
     if mode.proof:
@@ -92,18 +100,24 @@ def _claims(mode: ModeResult) -> Table:
     table.add_column("evidence", justify="right", no_wrap=True)
     table.add_column("events", justify="right", no_wrap=True)
     table.add_column("", overflow="fold")
+    skipped = [c for c in mode.claims if c.status == "skipped"]
     for claim in mode.claims:
+        if claim in skipped:
+            continue
         colour = _COLOURS[claim.status]
         evidence = (
             f"{words.number(claim.evidence, 3)} / {words.number(claim.threshold, 3)}" if claim.threshold > 0 else "–"
         )
         table.add_row(
-            Text(claim.id, "dim" if claim.status == "skipped" else ""),
+            Text(claim.id),
             Text(f"{words.STATUS_SIGNS[claim.status]} {claim.status}", colour),
-            Text(evidence, "dim" if claim.status == "skipped" else ""),
-            Text("–" if claim.status == "skipped" else f"{claim.events:,}", "dim"),
+            Text(evidence),
+            Text(f"{claim.events:,}", "dim"),
             Text(" ".join(part for part in (claim.finding, claim.reason or claim.detail) if part), "dim"),
         )
+    if skipped:
+        # What cannot be shown is one row here; the reasons stand in the written reports.
+        table.add_row(Text("skipped", "dim"), Text(str(len(skipped)), "dim"), "", "", Text(", ".join(c.id for c in skipped), "dim"))
     return table
 
 
