@@ -349,7 +349,7 @@ class _Running:
             audit.wealth.add(entry)
             if worst is not None and log_e >= audit.wealth.threshold:
                 words = "calls with different seeds share draws" if claim == "seed-independence" else "rows share draws"
-                self.reasons[claim] = f"{words} ({worst.what}: {worst.aligned} matches aligned, {worst.crossed} crosswise)"
+                self.reasons[claim] = f"{words} ({worst.words})"
                 audit.violated(claim, "verify" if audit.usable("verify") else "sample", log_e)
 
     def _mixed(self) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +11,7 @@ from auditor.boxes import boxes
 from auditor.cases import Case, family_case
 from auditor.draws import drafts_from
 from auditor.errors import BadAnswer, CallFailed
-from auditor.independence import Coins, across_calls, along_rows, verdict
+from auditor.independence import Match, across_calls, along_rows, verdict
 from auditor.rules import DraftResidual
 from auditor.tally import Endings, Tally, read_rounds
 from auditor.visits import CONTROL, Malformed, ModeAudit, first_position
@@ -23,7 +22,8 @@ IntArray = npt.NDArray[np.int64]
 WARM_UP = 2048
 NEAR_SEEDS = (1, 2**16)
 """Distances of seeds whose draws may overlap: the next seed, and one that agrees in the low bits."""
-CALLS = 5
+CALLS, PROBE_ROWS = 40, (8, 64)
+"""Calls of each probe, in pairs of near seeds, and rows of a call."""
 WARM_UP_SECONDS = 1.0
 
 _HOT = np.eye(8)[:1]
@@ -125,13 +125,18 @@ def reproducibility(audit: ModeAudit) -> int:
     return compared
 
 
-def _answer(audit: ModeAudit, method: str, case: Case, drafts: IntArray, seed: int) -> IntArray:
-    """One call's outcomes [n], coded as integers."""
+def _answer(
+    audit: ModeAudit, method: str, case: Case, drafts: IntArray, seed: int, coin: bool = False
+) -> IntArray:
+    """One call's outcomes [n], coded as integers; of a `coin` just whether the first draft was accepted, where that is shown."""
     if method == "verify":
         n = len(drafts)
         p, q = np.broadcast_to(case.p, (n, *case.p.shape)), np.broadcast_to(case.q, (n, *case.q.shape))
-        return _codes(audit.subject.verify(p, q, drafts, seed), case.vocab)
+        rounds = audit.subject.verify(p, q, drafts, seed)
+        return (rounds[:, 1] >= 0).astype(np.int64) if coin else _codes(rounds, case.vocab)
     tokens, accepted = audit.subject.sample(case.p[0], case.q[0], len(drafts), seed)
+    if coin and accepted is not None:
+        return accepted.astype(np.int64)
     return tokens if accepted is None else tokens * 2 + accepted
 
 
@@ -139,29 +144,29 @@ def _codes(tokens: IntArray, vocab: int) -> IntArray:
     return (tokens + 1) @ (vocab + 1) ** np.arange(tokens.shape[1])
 
 
-def independence(audit: ModeAudit) -> dict[str, tuple[float, int, Coins | None]]:
-    """Evidence against independence of seeds and of rows: log e-value, coins, and the least fair comparison, by claim."""
-    seeds: list[Coins] = []
-    rows: list[Coins] = []
+def independence(audit: ModeAudit) -> dict[str, tuple[float, int, Match | None]]:
+    """Evidence against independence of seeds and of rows: log e-value, outcomes compared, the loudest comparison, by claim."""
+    seeds: list[Match] = []
+    rows: list[Match] = []
     for method in ("verify", "sample"):
         if not audit.usable(method):
             continue
         try:
             for case, what in PROBES if method == "verify" else PROBES[:2]:
-                n = int(np.clip(audit.speed.get(method, 1e3) * 0.02, 32, 256))
+                n = int(np.clip(audit.speed.get(method, 1e3) * 0.1 / CALLS, *PROBE_ROWS))
                 if method == "verify":
                     n = min(n, audit.subject.rows(case.gamma, case.vocab))
                 drafts = np.zeros((n, 1), np.int64)
-                first = audit.seeds.next()
-                chosen = [first, *((first + step) % 2**31 for step in NEAR_SEEDS), *(audit.seeds.next() for _ in range(CALLS))]
-                answers = [_answer(audit, method, case, drafts, seed) for seed in chosen]
-                for k, step in enumerate(NEAR_SEEDS, 1):
-                    seeds += across_calls(answers[0], answers[k], f"{what}, seeds {step} apart")
-                seeds += across_calls(answers[0], answers[-1], f"{what}, unrelated seeds")
-                if method == "verify" and n >= 8:
-                    # Where all rows share a coin, two calls tell nothing when their coins agree: several pairs of calls.
-                    for one, other in pairwise(answers[2:]):
-                        rows += along_rows(one, other, what)
+                answers = []
+                for k in range(CALLS // 2):
+                    seed = audit.seeds.next()
+                    near = (seed + NEAR_SEEDS[k % len(NEAR_SEEDS)]) % 2**31
+                    answers += [_answer(audit, method, case, drafts, s, coin=what == "acceptance") for s in (seed, near)]
+                for k, step in enumerate(NEAR_SEEDS):
+                    pairs = list(zip(answers[2 * k :: 2 * len(NEAR_SEEDS)], answers[2 * k + 1 :: 2 * len(NEAR_SEEDS)], strict=True))
+                    seeds += across_calls(pairs, f"{what}, seeds {step} apart")
+                if method == "verify" and n > 1:
+                    rows += along_rows(np.stack(answers), what)
         except CallFailed as failure:
             audit.failed(failure, CONTROL)
         except BadAnswer as bad:

@@ -1,15 +1,20 @@
-"""Fair coins: independence of calls and of rows, whatever the sampler's law is.
+"""Independence of calls and of rows, whatever the sampler's law is: an exact test by exchange.
 
-Take two calls with equal inputs in every row, and two rows of each: outcomes a0, a1 of the first call and b0, b1 of the second.
-If calls are independent and rows are independent, exchanging b0 and b1 does not change the joint law. So given that
-{a0, a1} = {b0, b1} with a0 != a1, it is a fair coin whether the outcomes match aligned (a0 = b0) or crosswise (a0 = b1): an exact
-test with no law in it, which a biased sampler passes and a shared random number does not. Read across calls it tests seeds, read
-along a call it tests rows. With k aligned among n such coins the e-value is the likelihood ratio of a uniform mixture over
-biases, 2^n B(k + 1, n - k + 1); e-values of different probes and offsets are averaged, which needs no independence.
+Take outcomes a_1 .. a_m and b_1 .. b_m of draws with equal inputs: the rows of two calls, or two rows over m calls. Where the b
+are independent of the a and of each other, every order of the b is as likely as any other, given the a and the b as a set. So,
+one after the other, b_i is a draw from those of the b that are left: a known law with nothing of the sampler's in it. The bet is
+that b_i repeats a_i with probability rho, and otherwise is such a draw:
+
+    pay-off_i = 1 - rho + rho 1[b_i = a_i] / (share of a_i among the b that are left),
+
+or 1 where a_i is not among them. Its mean is 1 whatever the sampler does, as long as it is independent; a bias does not matter. The
+mean over `RHOS` is an e-value, so are products over groups that are independent of each other, and means over comparisons.
 """
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,61 +23,67 @@ import numpy.typing as npt
 from auditor.evidence import log_mean
 
 IntArray = npt.NDArray[np.int64]
+Pair = tuple[IntArray, IntArray]
 
+RHOS = (0.95, 0.5, 0.15, 0.03)
 OFFSETS = (0, 1, -1)
 """Row offsets at which two calls are compared: a seed that moves the stream by one row shows at 1 or -1."""
 
 
 @dataclass(frozen=True)
-class Coins:
-    """Aligned and crosswise matches of one comparison, and what was compared."""
+class Match:
+    """One comparison: its log e-value, the outcomes compared, how many were equal and how many exchange explains."""
 
-    aligned: int
-    crossed: int
     what: str
+    log_e: float
+    compared: int
+    equal: int
+    expected: float
 
     @property
-    def log_e(self) -> float:
-        """log e-value against fairness."""
-        from scipy.special import betaln
-
-        n = self.aligned + self.crossed
-        return float(n * np.log(2) + betaln(self.aligned + 1, self.crossed + 1))
+    def words(self) -> str:
+        """What was seen."""
+        return f"{self.what}: {self.equal} of {self.compared} outcomes equal, {self.expected:.0f} expected"
 
 
-def compare(a0: IntArray, a1: IntArray, b0: IntArray, b1: IntArray, what: str) -> Coins:
-    """Coins from outcome codes [n] of four draws that are exchangeable in (b0, b1) under independence."""
-    told = a0 != a1
-    return Coins(int((told & (a0 == b0) & (a1 == b1)).sum()), int((told & (a0 == b1) & (a1 == b0)).sum()), what)
+def compare(groups: Sequence[Pair], what: str) -> Match:
+    """Compare outcomes a and b [m] of each group, by integer codes; groups are independent of each other."""
+    logs = np.zeros(len(RHOS))
+    rho = np.array(RHOS)
+    equal, expected, compared = 0, 0.0, 0
+    for a, b in groups:
+        left, m = Counter(b.tolist()), len(b)
+        expected += sum(n * left[value] for value, n in Counter(a.tolist()).items()) / max(m, 1)
+        for x, y in zip(a.tolist(), b.tolist(), strict=True):
+            share = left[x] / m
+            if 0 < share < 1:
+                logs += np.log1p(rho * ((1 / share if x == y else 0.0) - 1.0))
+            equal += x == y
+            left[y] -= 1
+            m -= 1
+        compared += len(b)
+    return Match(what, log_mean(logs), compared, equal, expected)
 
 
-def across_calls(first: IntArray, second: IntArray, what: str) -> list[Coins]:
-    """Two calls' outcomes [B], row against row at each offset."""
+def across_calls(pairs: Sequence[Pair], what: str) -> list[Match]:
+    """Pairs of calls' outcomes [B], row against row at each offset."""
     out = []
     for offset in OFFSETS:
-        a, b = (first[: len(first) - offset], second[offset:]) if offset >= 0 else (first[-offset:], second[:offset])
-        n = min(len(a), len(b)) // 2 * 2
-        words = f"{what}, same rows" if not offset else f"{what}, rows {abs(offset)} apart"
-        out.append(compare(a[0:n:2], a[1:n:2], b[0:n:2], b[1:n:2], words))
+        shifted = [(a[: len(a) - offset], b[offset:]) if offset >= 0 else (a[-offset:], b[:offset]) for a, b in pairs]
+        out.append(compare(shifted, f"{what}, same rows" if not offset else f"{what}, rows {abs(offset)} apart"))
     return out
 
 
-def along_rows(first: IntArray, second: IntArray, what: str) -> list[Coins]:
-    """Pairs of rows of one call, against the same pairs of another call."""
-    out = []
-    batch = len(first)
-    for gap in sorted({1, 2, batch // 2}):
-        start = np.arange(batch - gap)
-        start = start[(start // gap) % 2 == 0]
-        if gap and len(start):
-            words = f"{what}, rows {gap} apart"
-            out.append(compare(first[start], second[start], first[start + gap], second[start + gap], words))
-    return out
+def along_rows(calls: IntArray, what: str) -> list[Match]:
+    """Outcomes of independent calls [calls, B]: two rows of one call against each other, over the calls."""
+    batch = calls.shape[1]
+    gaps = sorted({1, 2, batch // 2} & set(range(1, batch)))
+    return [compare([(calls[:, 0], calls[:, gap])], f"{what}, rows {gap} apart") for gap in gaps]
 
 
-def verdict(coins: list[Coins]) -> tuple[float, int, Coins | None]:
-    """log of the mean e-value, the number of coins, and the comparison that is least fair."""
-    if not coins:
+def verdict(matches: Sequence[Match]) -> tuple[float, int, Match | None]:
+    """log of the mean e-value, the number of comparisons of outcomes, and the comparison that speaks loudest."""
+    if not matches:
         return 0.0, 0, None
-    logs = np.array([c.log_e for c in coins])
-    return log_mean(logs), sum(c.aligned + c.crossed for c in coins), coins[int(logs.argmax())]
+    logs = np.array([m.log_e for m in matches])
+    return log_mean(logs), sum(m.compared for m in matches), matches[int(logs.argmax())]

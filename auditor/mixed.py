@@ -17,7 +17,7 @@ from auditor.cases import Case, family_case
 from auditor.draws import drafts_from
 from auditor.errors import BadAnswer
 from auditor.evidence import dot, log_bets, log_bets_bernoulli, log_mean
-from auditor.fields import SEVERITIES, Score
+from auditor.fields import Score
 from auditor.rules import laws
 from auditor.tally import Tally, read_rounds
 from auditor.visits import ModeAudit, broken_rounds
@@ -25,6 +25,8 @@ from auditor.visits import ModeAudit, broken_rounds
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 
+SEVERITIES = (0.95, 0.1, 0.01)
+"""Not 1: a row at the end of a batch may have no neighbour to borrow from."""
 CASES = 8
 ROWS, BATCHES = 1024, 8
 """Rows of one batch, and batches at most."""
