@@ -265,6 +265,7 @@ def _prepare(
     if not checked:
         raise AdapterUnsuitable(f"nothing can be checked: {next(iter(skipped.values()), 'no claims')}")
     wealth.claims = tuple(c for c in checked if not CLAIMS[c].exact)
+    audit.checked = frozenset(checked)
     wealth.methods = tuple(m for m in ("verify", "sample") if m in subject.methods)
     for claim in [c for c in audit.violations if c not in checked]:
         del audit.violations[claim]
@@ -295,9 +296,6 @@ class _Running:
         audit.on_incident = lambda incident: emit(IncidentSeen(incident))
 
     def _announce(self, violation: Violation) -> None:
-        if violation.claim not in self.checked:
-            self.audit.violations.pop(violation.claim, None)
-            return
         joint = self.audit.wealth.joint.get(violation.method)
         guess = FAULTS[leading(joint)[0]].words if joint is not None and joint.max() > 3 else ""
         self.emit(

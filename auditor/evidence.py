@@ -115,6 +115,8 @@ def log_bets(law: FloatArray, lo: FloatArray, up: FloatArray, steps: int = 60) -
     star, divisor = clipped(law, lo, up, steps)
     with np.errstate(divide="ignore", invalid="ignore"):
         pay = np.log(law) - np.log(np.maximum(star, _TINY)) - np.log(divisor)[..., None]
+    # A law whose sum passes 1 by rounding must not pay for it.
+    pay = pay - np.log(np.maximum(law.sum(-1, keepdims=True), 1.0))
     # A law inside the box is no bet: it pays 1 on everything, on outcomes that it calls impossible too.
     return np.where((star == law).all(-1, keepdims=True), 0.0, pay)
 

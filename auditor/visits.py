@@ -96,6 +96,8 @@ class ModeAudit:
     budget: Budget
     journal: Journal
     mode: str = ""
+    checked: frozenset[str] | None = None
+    """The claims that are judged; None before they are chosen, when everything is noted."""
     on_violation: Callable[[Violation], None] = lambda violation: None
     on_incident: Callable[[Incident], None] = lambda incident: None
     endings: Endings = field(default_factory=Endings)
@@ -213,7 +215,7 @@ class ModeAudit:
 
     def violated(self, claim: str, method: str, evidence: float) -> None:
         """Record that a claim's wealth reached its threshold; the first time counts."""
-        if claim in self.violations or claim not in self.wealth.claims:
+        if claim in self.violations or (self.checked is not None and claim not in self.checked):
             return
         violation = Violation(
             claim, method, evidence, self.budget.rounds, self.budget.seconds, len(self.results)

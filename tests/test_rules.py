@@ -151,7 +151,7 @@ def test_the_known_values_of_the_pair() -> None:
     assert 1 + np.cumprod(rates).sum() == pytest.approx(4.0951, abs=1e-9)
     naive = emitted(laws(FAULTS["residual-p"], case.p, case.q), case, 0)
     # The mass 0.1 of the rejections goes to p in place of the residual.
-    assert 0.5 * np.abs(naive - TARGET).sum() == pytest.approx(0.05, abs=0.011)
+    assert 0.5 * np.abs(naive - TARGET).sum() == pytest.approx(0.05, abs=1e-12)
 
 
 def test_the_ratio_where_it_has_no_value() -> None:
