@@ -113,7 +113,7 @@ def _claims(mode: ModeResult) -> Table:
             Text(f"{words.STATUS_SIGNS[claim.status]} {claim.status}", colour),
             Text(evidence),
             Text(f"{claim.events:,}", "dim"),
-            Text(" ".join(part for part in (claim.finding, claim.reason or claim.detail) if part), "dim"),
+            Text(claim.finding or claim.reason or claim.detail, "dim"),  # a finding has its own words below
         )
     if skipped:
         # What cannot be shown is one row here; the reasons stand in the written reports.
