@@ -145,7 +145,7 @@ def _bonus_moment(book: RoundBook, wrong: Laws, fault: str, severity: float, bet
 def _power(pay: FloatArray) -> FloatArray:
     """pay-off ** -theta, [thetas, outcomes]; an outcome that the bet excludes loses everything and counts as never caught."""
     with np.errstate(over="ignore", invalid="ignore"):
-        return np.asarray(np.exp(np.minimum(-THETAS[:, None] * np.maximum(pay, -1e4), 600.0)))
+        return np.asarray(np.exp(np.minimum(-THETAS[:, None] * np.maximum(pay, -1e4), 200.0)))
 
 
 def _moment(law: FloatArray, pay: FloatArray) -> FloatArray:
