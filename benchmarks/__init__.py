@@ -1,0 +1,1 @@
+"""Measurements of the audit itself; see README.md."""
