@@ -119,11 +119,11 @@ class ModeAudit:
 
     def book(self, case: Case) -> RoundBook:
         """The bets on rounds of a case."""
-        if case.vocab > MANY:
-            return RoundBook(case, self.rule, self.subject.precision)
         if case.digest not in self.books:
-            if len(self.books) >= BOOKS:
-                self.books.pop(next(iter(self.books)))
+            # Of large vocabularies the latest alone is kept: both methods visit it one after the other.
+            large = [d for d, b in self.books.items() if b.case.vocab > MANY]
+            for digest in large or (list(self.books)[:1] if len(self.books) >= BOOKS else []):
+                del self.books[digest]
             self.books[case.digest] = RoundBook(case, self.rule, self.subject.precision)
         return self.books[case.digest]
 

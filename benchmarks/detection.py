@@ -23,7 +23,7 @@ from auditor.wald import nats_per_round
 from benchmarks.unlisted import UNLISTED
 
 ALPHA = 1e-6
-CAPS = {6: 20_000_000, 50: 10_000_000, 1000: 4_000_000, 32_000: 400_000, 128_000: 100_000}
+CAPS = {6: 6_000_000, 50: 4_000_000, 1000: 2_000_000, 32_000: 400_000, 128_000: 100_000}
 """Rounds a run at most. What has a Wald limit above two thirds of this is not run."""
 SAMPLE = ("residual-p", "residual-squared", "residual-neighbour", "accept-always", "accept-strict", "accept-draft-temperature",
           "bonus-greedy", "bonus-q", "target-temperature", "position-next")  # fmt: skip
@@ -42,7 +42,7 @@ def seeds_for(wald: float, vocab: int, seeds: int) -> int:
     """The median over more seeds where runs are short: single events decide there, and it scatters."""
     if vocab > EVERY:
         return seeds
-    return max(seeds, 101 if wald < 3000 else 35 if wald < 50_000 else seeds)
+    return max(seeds, 41 if wald < 3000 else 15 if wald < 50_000 else seeds)
 
 
 @dataclass(frozen=True)
