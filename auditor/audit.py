@@ -186,7 +186,18 @@ def _audit_mode(
         limit = ENGINE_SECONDS if total is None else total / parts
         seconds += limit
         if first and not calls:
-            emit(_started(loaded, methods, mode.rule if mode else "", 0.0, config, limit * modes, engine_claims(config.claims), ()))
+            emit(
+                _started(
+                    loaded,
+                    methods,
+                    mode.rule if mode else "",
+                    0.0,
+                    config,
+                    limit * modes,
+                    engine_claims(config.claims),
+                    (),
+                )
+            )
         own = EngineConfig(config.alpha / parts, config.seed, limit, config.max_rounds, config.claims, config.command)
         try:
             result = run_engine_mode(
@@ -331,7 +342,9 @@ class _Running:
         self.generated = propose(GENERATED, self.config.seed, self._worth)
         if "exact-law" in self.checked:
             self.compared["exact-law"] += checks.exact_law(audit, self.generated)
-        self._rounds_of(self.generated, methods, int(GENERATED_SHARE * expected / len(self.generated)), 2**16, edge=False)
+        self._rounds_of(
+            self.generated, methods, int(GENERATED_SHARE * expected / len(self.generated)), 2**16, edge=False
+        )
         if not audit.violations and methods:
             self.phase("focus")
             self._focus(methods[0])
@@ -541,10 +554,16 @@ class _Running:
             return ClaimResult(claim, promise, "violated", finding.title, evidence, threshold, events, finding.id)
         if claim in audit.violations:
             named = next((f.diagnosis for f in self.findings if f.diagnosis), None)
-            told = f"explained by {named.fault}" if named and named.fault != UNLISTED else "explained by the other findings"
+            told = (
+                f"explained by {named.fault}"
+                if named and named.fault != UNLISTED
+                else "explained by the other findings"
+            )
             return ClaimResult(claim, promise, "holds", f"its evidence is {told}", evidence, threshold, events)
         if stopped in ("interrupted", "error"):
-            return ClaimResult(claim, promise, "undecided", f"{stopped} after {events:,} events", evidence, threshold, events)
+            return ClaimResult(
+                claim, promise, "undecided", f"{stopped} after {events:,} events", evidence, threshold, events
+            )
         if not events:
             return ClaimResult(claim, promise, "undecided", "no event spoke to it", evidence, threshold, events)
         return ClaimResult(claim, promise, "holds", "", evidence, threshold, events)
@@ -567,7 +586,15 @@ class _Running:
 
 def _telling_first(item: tuple[str, Violation]) -> tuple[int, float]:
     """Order of findings: what undoes the reading of everything else first, then the most specific, the joint ones last."""
-    first = ("structure", "seed-independence", "row-independence", "exact-law", "residual-law", "bonus-token", "acceptance-law")
+    first = (
+        "structure",
+        "seed-independence",
+        "row-independence",
+        "exact-law",
+        "residual-law",
+        "bonus-token",
+        "acceptance-law",
+    )
     claim, violation = item
     if claim in first:
         return first.index(claim), 0.0
@@ -576,4 +603,3 @@ def _telling_first(item: tuple[str, Violation]) -> tuple[int, float]:
 
 def _claim_of(kind: str) -> str:
     return {"exception": "edge-cases", "seed": "seed-reproducibility", "law": "exact-law"}.get(kind, "structure")
-

@@ -256,7 +256,9 @@ class RoundBook:
     def pair_fields(self) -> list[Categorical]:
         """The same at every position, for the tracked drafts in the order of their index."""
         tracks = self.reading.tracks
-        return [self._pair_field(i, np.argsort(row, kind="stable")[-tracks:]) for i, row in enumerate(self.reading.tracked)]
+        return [
+            self._pair_field(i, np.argsort(row, kind="stable")[-tracks:]) for i, row in enumerate(self.reading.tracked)
+        ]
 
     @cached_property
     def bonus_field(self) -> Categorical:
@@ -372,7 +374,9 @@ class RoundBook:
             ]
         )
         order = np.arange(null.shape[1], dtype=float)
-        features = Features(np.stack([order, order == order[-1]])[:, None, :], np.array([len(order) - 1]), np.array([0]))
+        features = Features(
+            np.stack([order, order == order[-1]])[:, None, :], np.array([len(order) - 1]), np.array([0])
+        )
         return Categorical(null, low, up, directed, tilted_laws(null, features))
 
     def support_score(self, emitted: int, outside: int) -> Score:
@@ -512,7 +516,9 @@ class RoundBook:
         if self.by_draft:
             parts = [f.score(pairs[i]) for i, f in enumerate(self.pair_fields)]
             total = sum(p.bets for p in parts)
-            return Score(np.asarray(total), sum(p.omnibus for p in parts), parts[0].directed, sum(p.events for p in parts))
+            return Score(
+                np.asarray(total), sum(p.omnibus for p in parts), parts[0].directed, sum(p.events for p in parts)
+            )
         field = self.residual_field
         score = field.score(self._grouped(residual, list(range(gamma)), field.null.shape[1]))
         bets = score.bets.copy()
@@ -553,9 +559,7 @@ class RoundBook:
             "acceptance-law": accept,
             "residual-law": residual,
             "bonus-token": bonus,
-            "output-law": emitted.score(
-                self._grouped(tally.emitted, list(range(gamma + 1)), emitted.null.shape[1])
-            ),
+            "output-law": emitted.score(self._grouped(tally.emitted, list(range(gamma + 1)), emitted.null.shape[1])),
             "acceptance-rate": self.rate_field.score(rates),
             "round-length": self.length_field.score(tally.length[1:][None]),
             "support": self.support_score(int(tally.emitted.sum()), outside),

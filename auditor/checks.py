@@ -114,7 +114,9 @@ def reproducibility(audit: ModeAudit) -> int:
                 compared += 1
                 if not np.array_equal(answers[0], answers[1]):
                     different = int((answers[0] != answers[1]).sum())
-                    text = f"{method} called twice with seed {seed} gave answers that differ in {different} of {n} rounds"
+                    text = (
+                        f"{method} called twice with seed {seed} gave answers that differ in {different} of {n} rounds"
+                    )
                     audit.malformed.append(Malformed("seed", text, method, case, seed))
                     audit.violated("seed-reproducibility", method, 0.0)
                     break
@@ -125,9 +127,7 @@ def reproducibility(audit: ModeAudit) -> int:
     return compared
 
 
-def _answer(
-    audit: ModeAudit, method: str, case: Case, drafts: IntArray, seed: int, coin: bool = False
-) -> IntArray:
+def _answer(audit: ModeAudit, method: str, case: Case, drafts: IntArray, seed: int, coin: bool = False) -> IntArray:
     """One call's outcomes [n], coded as integers; of a `coin` just whether the first draft was accepted, where that is shown."""
     if method == "verify":
         n = len(drafts)
@@ -161,9 +161,17 @@ def independence(audit: ModeAudit) -> dict[str, tuple[float, int, Match | None]]
                 for k in range(CALLS // 2):
                     seed = audit.seeds.next()
                     near = (seed + NEAR_SEEDS[k % len(NEAR_SEEDS)]) % 2**31
-                    answers += [_answer(audit, method, case, drafts, s, coin=what == "acceptance") for s in (seed, near)]
+                    answers += [
+                        _answer(audit, method, case, drafts, s, coin=what == "acceptance") for s in (seed, near)
+                    ]
                 for k, step in enumerate(NEAR_SEEDS):
-                    pairs = list(zip(answers[2 * k :: 2 * len(NEAR_SEEDS)], answers[2 * k + 1 :: 2 * len(NEAR_SEEDS)], strict=True))
+                    pairs = list(
+                        zip(
+                            answers[2 * k :: 2 * len(NEAR_SEEDS)],
+                            answers[2 * k + 1 :: 2 * len(NEAR_SEEDS)],
+                            strict=True,
+                        )
+                    )
                     seeds += across_calls(pairs, f"{what}, seeds {step} apart")
                 if method == "verify" and n > 1:
                     rows += along_rows(np.stack(answers), what)
@@ -239,7 +247,9 @@ def _first_outside(law: FloatArray, low: FloatArray, up: FloatArray, where: str)
     if not len(off):
         return ""
     y = int(off[np.argmax(np.maximum(low - law, law - up)[off])])
-    return f"token {y} follows {where} with probability {law[y]:.8g}; the rule says {_within(float(low[y]), float(up[y]))}"
+    return (
+        f"token {y} follows {where} with probability {law[y]:.8g}; the rule says {_within(float(low[y]), float(up[y]))}"
+    )
 
 
 def _within(low: float, up: float) -> str:

@@ -70,22 +70,53 @@ def _writable(directory: Path) -> None:
 
 @main.command()
 @click.option(
-    "--adapter", required=True, metavar="A", help="NAME (see `audit list`), FILE.py, FILE.py:ATTR or package.module:ATTR."
+    "--adapter",
+    required=True,
+    metavar="A",
+    help="NAME (see `audit list`), FILE.py, FILE.py:ATTR or package.module:ATTR.",
 )
 @click.option("--claims", multiple=True, metavar="IDS", help="Claims to check, separated by commas. Default: all.")
-@click.option("--rule", metavar="R", help="The rule it is judged by, where the adapter does not say: rejection, onehot, match.")
-@click.option("--tolerance", type=float, metavar="T", help="Relative error of its arithmetic, where the adapter does not say.")
-@click.option("--alpha", type=float, default=1e-6, show_default=True, help="Probability of ever accusing a conforming one.")
+@click.option(
+    "--rule", metavar="R", help="The rule it is judged by, where the adapter does not say: rejection, onehot, match."
+)
+@click.option(
+    "--tolerance", type=float, metavar="T", help="Relative error of its arithmetic, where the adapter does not say."
+)
+@click.option(
+    "--alpha", type=float, default=1e-6, show_default=True, help="Probability of ever accusing a conforming one."
+)
 @click.option("--seed", type=int, metavar="N", help="Seed of the audit. Default: a random one, which is printed.")
 @click.option("--max-rounds", type=int, default=3_000_000, show_default=True, metavar="N", help="Budget in rounds.")
-@click.option("--max-seconds", type=float, metavar="S", help="Cap on its time. Default: 60, and 150 for each mode of an engine.")
-@click.option("--option", "pairs", multiple=True, metavar="K=V", help="An option of the adapter's constructor; repeatable.")
-@click.option("--report", type=click.Path(path_type=Path), metavar="DIR", help="Write report.json, .html, .md and junit.xml there.")
+@click.option(
+    "--max-seconds", type=float, metavar="S", help="Cap on its time. Default: 60, and 150 for each mode of an engine."
+)
+@click.option(
+    "--option", "pairs", multiple=True, metavar="K=V", help="An option of the adapter's constructor; repeatable."
+)
+@click.option(
+    "--report",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Write report.json, .html, .md and junit.xml there.",
+)
 @click.option("--json", "json_to", metavar="FILE", help="Write report.json to FILE; - is the standard output.")
 @click.option("--quiet", is_flag=True, help="Print the verdict alone.")
-@click.option("--python", metavar="PATH", help="Interpreter that runs the adapter; it needs NumPy and the engine, nothing of ours.")
-@click.option("--call-timeout", type=float, default=120.0, show_default=True, metavar="S", help="Limit on one call of the adapter.")
-@click.option("--start-timeout", type=float, default=300.0, show_default=True, metavar="S", help="Limit on loading the adapter.")
+@click.option(
+    "--python",
+    metavar="PATH",
+    help="Interpreter that runs the adapter; it needs NumPy and the engine, nothing of ours.",
+)
+@click.option(
+    "--call-timeout",
+    type=float,
+    default=120.0,
+    show_default=True,
+    metavar="S",
+    help="Limit on one call of the adapter.",
+)
+@click.option(
+    "--start-timeout", type=float, default=300.0, show_default=True, metavar="S", help="Limit on loading the adapter."
+)
 @click.option("--memory-limit", type=float, metavar="GB", help="Limit on the memory of the adapter's processes.")
 @click.option("--in-process", is_flag=True, help="Run the adapter in this process, for debugging.")
 def run(
@@ -221,7 +252,9 @@ def list_() -> None:
 
     adapters = []
     for a in shipped():
-        state = f"not here: {a.install}" if a.missing else ", ".join(f"{n} {v}" for n, v in a.versions.items()) or "here"
+        state = (
+            f"not here: {a.install}" if a.missing else ", ".join(f"{n} {v}" for n, v in a.versions.items()) or "here"
+        )
         adapters.append((a.name, f"{a.summary} [{state}]"))
     section("Adapters", adapters)
     section("Claims", [(c.id, c.promise) for c in CLAIMS.values()])
@@ -242,7 +275,12 @@ def explain(name: str) -> None:
         kind = "claim"
     elif name in FAULTS:
         fault = FAULTS[name]
-        parts = {"accept": "the acceptance", "residual": "the residual draw", "bonus": "the bonus token", "structure": "the round's form"}
+        parts = {
+            "accept": "the acceptance",
+            "residual": "the residual draw",
+            "bonus": "the bonus token",
+            "structure": "the round's form",
+        }
         changed = [words for part, words in parts.items() if part in fault.touches]
         body = [f"It {fault.words}.", fault.explanation, f"It changes {', '.join(changed)}."]
         body.append(f"Try it: audit run --adapter faulty --option fault={name}")

@@ -167,7 +167,9 @@ def diagnose(audit: ModeAudit, cases: list[Case], method: str, rounds: int) -> D
                 others,
                 equal,
             )
-    near = [Explanation(n, FAULTS[n].words, fits[n].severity, round(total[ranked[0]] - total[n], 1)) for n in ranked[:3]]
+    near = [
+        Explanation(n, FAULTS[n].words, fits[n].severity, round(total[ranked[0]] - total[n], 1)) for n in ranked[:3]
+    ]
     best = ranked[0] if ranked else ""
     p_best = fresh.p_value(FAULTS[best], fits[best].severity) if best else None
     return _unlisted("no listed fault fits fresh rounds", p_best, near)

@@ -45,7 +45,11 @@ def build(
     `rounds` the fresh sample of the confirmation; 0 where nothing more may be drawn."""
     claim, method = violation.claim, violation.method
     log = sorted(
-        ((r.index, r.evidence[_source(claim)]) for r in audit.results if _source(claim) in r.evidence and r.method == method),
+        (
+            (r.index, r.evidence[_source(claim)])
+            for r in audit.results
+            if _source(claim) in r.evidence and r.method == method
+        ),
         key=lambda pair: -pair[1],
     )[:8]
     # The visit that was under way when the wealth crossed may be the loudest one.
@@ -75,7 +79,9 @@ def build(
     )
 
 
-def from_malformed(audit: ModeAudit, claim: str, seen: Malformed, diagnosis: Diagnosis | None, number: int, replay: str) -> Finding:
+def from_malformed(
+    audit: ModeAudit, claim: str, seen: Malformed, diagnosis: Diagnosis | None, number: int, replay: str
+) -> Finding:
     """The finding of a claim that one sighting decided: an answer that is none, or an exception."""
     told = diagnosis if seen.kind == "prefix" else None
     headline = {
@@ -157,7 +163,9 @@ def _text(
         parts.append(f"On fresh draws the chi-square p-value is {confirmation.p_value:.1e}.")
     if diagnosis.fault == UNLISTED:
         if diagnosis.runners_up:
-            parts.append(f"The nearest listed fault is {diagnosis.runners_up[0].fault}, but its law does not fit fresh draws.")
+            parts.append(
+                f"The nearest listed fault is {diagnosis.runners_up[0].fault}, but its law does not fit fresh draws."
+            )
     else:
         parts.append(f"It {diagnosis.words}; that law fits fresh draws (p = {_p(diagnosis.fit_p_value)}).")
         if diagnosis.equal_to:
@@ -257,7 +265,11 @@ def round_comparisons(book: RoundBook, tally: Tally, claim: str, audit: ModeAudi
                 counts = tally.residual[i].copy()
                 if i == gamma - 1 and gamma == 1:
                     counts += np.where(book.sure, 0, tally.repeats)
-                out.append(Comparison(f"law of the token after a rejection at position {i}", names, law, counts, case.p[i], case.q[i]))
+                out.append(
+                    Comparison(
+                        f"law of the token after a rejection at position {i}", names, law, counts, case.p[i], case.q[i]
+                    )
+                )
     elif claim == "bonus-token":
         missing = int(tally.repeats[book.sure].sum()) if audit.endings.missing else 0
         law, counts = np.append(book.right.bonus, 0.0), np.append(tally.bonus, missing)
@@ -266,7 +278,9 @@ def round_comparisons(book: RoundBook, tally: Tally, claim: str, audit: ModeAudi
         rates = (case.q * book.right.accept).sum(-1)
         reach = np.concatenate([[1.0], np.cumprod(rates)])
         law = np.append(reach[:-1] - reach[1:], reach[-1])
-        out.append(Comparison("law of the round's length", [f"{k} tokens" for k in range(1, gamma + 2)], law, tally.length[1:]))
+        out.append(
+            Comparison("law of the round's length", [f"{k} tokens" for k in range(1, gamma + 2)], law, tally.length[1:])
+        )
     elif claim in ("acceptance-law", "acceptance-rate"):
         for i in range(gamma):
             counts = tally.accept[i].copy()
@@ -302,4 +316,8 @@ def first_comparisons(book: RoundBook, tally: FirstTokens, claim: str) -> list[C
         return [Comparison("law of the token after a rejection", names, law, counts, p, q), emitted]
     law = np.append(q * accept, refused.sum())
     counts = np.append(tally.accepted, tally.rounds - tally.accepted.sum())
-    return [Comparison("law of the acceptance", [*(f"draft {k} accepted" for k in range(case.vocab)), "rejected"], law, counts)]
+    return [
+        Comparison(
+            "law of the acceptance", [*(f"draft {k} accepted" for k in range(case.vocab)), "rejected"], law, counts
+        )
+    ]

@@ -109,4 +109,3 @@ class FirstBook:
             return Evidence(scores, joint_pay(scores))
         # Without the acceptances the emitted tokens alone must name the fault.
         return Evidence(scores, book.joint_of_emitted(scores["output-law"]))
-

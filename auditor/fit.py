@@ -166,4 +166,3 @@ def pearson(laws: list[FloatArray], groups: list[Group]) -> float:
         statistic += float(((observed - means) ** 2 / means).sum())
         degrees += len(means) - 1
     return float(chdtrc(degrees, statistic)) if degrees else 1.0
-

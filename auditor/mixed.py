@@ -80,7 +80,9 @@ def draw(audit: ModeAudit, cases: list[Case], rows: int) -> list[tuple[IntArray,
     for k, case in enumerate(cases):
         mine = order == k
         if (tokens[mine, case.gamma + 1 :] >= 0).any():
-            raise BadAnswer("length", f"verify returned more than {case.gamma + 1} tokens for a row of {case.gamma} drafts")
+            raise BadAnswer(
+                "length", f"verify returned more than {case.gamma + 1} tokens for a row of {case.gamma} drafts"
+            )
         out.append((drafts[mine, : case.gamma], tokens[mine, : case.gamma + 1]))
     return out
 

@@ -50,7 +50,9 @@ def nats_per_round(book: RoundBook, severity: float) -> FloatArray:
         elif "bonus" in touches:
             out[k, 2] = full * _kl((1 - s) * right.bonus + s * wrong.bonus, right.bonus, d)
         if fault.keeps:
-            out[k, 0] = 30 * s * (1 - rates[:-1] @ before[:-1] / max(before[:-1].sum(), 1e-300)) if case.gamma > 1 else 0.0
+            out[k, 0] = (
+                30 * s * (1 - rates[:-1] @ before[:-1] / max(before[:-1].sum(), 1e-300)) if case.gamma > 1 else 0.0
+            )
     return np.maximum(out, 0.0)
 
 

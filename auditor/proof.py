@@ -24,7 +24,9 @@ POINTED_OUT = 1e-3
 def count(audit: ModeAudit, method: str, rounds: int) -> Proof:
     """Count `rounds` rounds of the pair. Raises what the adapter's calls raise."""
     gamma = GAMMA if method == "verify" else 1
-    case = Case(np.tile(TARGET, (gamma + 1, 1)), np.tile(DRAFT, (gamma, 1)), f"the pair of the proof, gamma={gamma}", "proof")
+    case = Case(
+        np.tile(TARGET, (gamma + 1, 1)), np.tile(DRAFT, (gamma, 1)), f"the pair of the proof, gamma={gamma}", "proof"
+    )
     accept = laws(audit.rule, case.p, case.q, audit.rule).accept
     rate = float(case.q[0] @ accept[0])
     fields: dict[str, object] = {}

@@ -76,7 +76,9 @@ def fresh_evidence(audit: ModeAudit, case: Case, claim: str, method: str, rounds
             scores = book.evidence(tally, audit.endings).scores
         else:
             first = FirstBook(audit.book(case))
-            scores = first.evidence(read_first(case, *audit.subject.sample(case.p[0], case.q[0], rounds, audit.seeds.next()))).scores
+            scores = first.evidence(
+                read_first(case, *audit.subject.sample(case.p[0], case.q[0], rounds, audit.seeds.next()))
+            ).scores
     except (CallFailed, BadAnswer):
         return None
     return scores[claim].local if claim in scores else 0.0

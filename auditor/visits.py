@@ -266,7 +266,9 @@ class ModeAudit:
         """An answer that is not one: a finding under `structure`; after a few the method is given up."""
         self.failures[method] = self.failures.get(method, 0) + max(1, FAILURES // BAD_ANSWERS)
         self.malformed.append(Malformed(bad.kind, str(bad), method, case, self.seeds.count))
-        self.journal.write({"kind": "malformed", "mode": self.mode, "case": case.digest, "what": bad.kind, "text": str(bad)})
+        self.journal.write(
+            {"kind": "malformed", "mode": self.mode, "case": case.digest, "what": bad.kind, "text": str(bad)}
+        )
         self.violated("structure", method, 0.0)
 
     def failed(self, failure: CallFailed, case: Case) -> None:

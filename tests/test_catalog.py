@@ -53,7 +53,11 @@ def test_options_reach_the_constructor_with_their_types(tmp_path: Path, attribut
 
 @pytest.mark.parametrize(
     ("options", "words"),
-    [({"sice": "1"}, "it takes size, exact, name, rate"), ({"size": "big"}, "size=big is not a int"), ({"exact": "?"}, "bool")],
+    [
+        ({"sice": "1"}, "it takes size, exact, name, rate"),
+        ({"size": "big"}, "size=big is not a int"),
+        ({"exact": "?"}, "bool"),
+    ],
 )
 def test_a_bad_option_is_named(tmp_path: Path, options: dict[str, str], words: str) -> None:
     with pytest.raises(AdapterBroken, match=words):
@@ -61,12 +65,14 @@ def test_a_bad_option_is_named(tmp_path: Path, options: dict[str, str], words: s
 
 
 def test_instances_and_functions_and_modules(tmp_path: Path) -> None:
-    source = written(tmp_path, CLASS + "\none = Mine(size=9)\n\ndef step(p, q, rng):\n    return rng.choice(len(p), p=p)\n")
+    source = written(
+        tmp_path, CLASS + "\none = Mine(size=9)\n\ndef step(p, q, rng):\n    return rng.choice(len(p), p=p)\n"
+    )
     assert build(source + ":one").values[0] == 9  # type: ignore[attr-defined]
     tokens = build(source + ":step").sample(np.array([0.5, 0.5]), np.array([0.5, 0.5]), 8, 1)  # type: ignore[attr-defined]
     assert tokens.shape == (8,)
     assert isinstance(build(f"tests.miniatures.correct:{CORRECT[0].__name__}"), CORRECT[0])
-    with pytest.raises(AdapterNotFound, match="FILE.py"):
+    with pytest.raises(AdapterNotFound, match=r"FILE\.py"):
         build("no.such.module:Thing")
     with pytest.raises(AdapterNotFound, match="did you mean 'Mine'"):
         build(source + ":Mien")
@@ -80,7 +86,11 @@ def test_instances_and_functions_and_modules(tmp_path: Path) -> None:
         ("x = 1\n", AdapterUnsuitable, "no class with one of the methods"),
         ("def a(p, q, rng): ...\ndef b(p, q, rng): ...\n", AdapterNotFound, "several candidates.*a, b"),
         ("def f(p): ...\n", AdapterUnsuitable, r"does not take \(p, q, rng\)"),
-        ("class A:\n    def sample(self): ...\n    def __init__(self):\n        raise ValueError('no licence')\n", AdapterBroken, "no licence"),
+        (
+            "class A:\n    def sample(self): ...\n    def __init__(self):\n        raise ValueError('no licence')\n",
+            AdapterBroken,
+            "no licence",
+        ),
         (
             '# /// script\n# dependencies = ["engine-that-is-not-there>=2"]\n# ///\ndef f(p, q, rng): ...\n',
             EngineMissing,
@@ -97,7 +107,7 @@ def test_what_is_wrong_with_a_file_is_one_line(tmp_path: Path, text: str, error:
 
 def test_a_missing_file_names_its_neighbour(tmp_path: Path) -> None:
     written(tmp_path, CLASS, "sampler.py")
-    with pytest.raises(AdapterNotFound, match="did you mean .*sampler.py"):
+    with pytest.raises(AdapterNotFound, match=r"did you mean .*sampler\.py"):
         build(str(tmp_path / "samplr.py"))
 
 

@@ -105,13 +105,27 @@ def test_the_tutorial_passes_and_its_naive_twin_is_named(tmp_path: Path) -> None
 def test_report_and_json(tmp_path: Path) -> None:
     folder = tmp_path / "out"
     result = CliRunner().invoke(
-        main, ["run", "--adapter", "faulty", "--option", "fault=bonus-greedy", *SMALL, "--report", str(folder), "--json", "-"]
+        main,
+        [
+            "run",
+            "--adapter",
+            "faulty",
+            "--option",
+            "fault=bonus-greedy",
+            *SMALL,
+            "--report",
+            str(folder),
+            "--json",
+            "-",
+        ],
     )
     assert result.exit_code == 1
     report = decode(result.stdout)
     assert report.exit_code == 1
     assert decode((folder / "report.json").read_text()) == report
-    assert {"report.json", "report.html", "report.md", "junit.xml", "journal.jsonl"} <= {p.name for p in folder.iterdir()}
+    assert {"report.json", "report.html", "report.md", "junit.xml", "journal.jsonl"} <= {
+        p.name for p in folder.iterdir()
+    }
     assert "bonus-greedy" in (folder / "report.html").read_text()
     kinds = {json.loads(line)["kind"] for line in (folder / "journal.jsonl").read_text().splitlines()}
     assert {"visit", "violation"} <= kinds
@@ -162,7 +176,10 @@ def test_list_explain_new_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_python_dash_m_in_a_process_of_its_own() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "auditor", "run", "--adapter", "reference", *SMALL[:5]], capture_output=True, text=True, timeout=120
+        [sys.executable, "-m", "auditor", "run", "--adapter", "reference", *SMALL[:5]],
+        capture_output=True,
+        text=True,
+        timeout=120,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "conforms" in done.stdout
@@ -172,7 +189,9 @@ def test_ctrl_c_leaves_a_partial_report_that_says_so(tmp_path: Path) -> None:
     source = saved(tmp_path, "import time\n" + TUTORIAL.replace("    x = rng", "    time.sleep(0.0005)\n    x = rng"))
     folder = tmp_path / "out"
     command = [sys.executable, "-m", "auditor", "run", "--adapter", source, "--report", str(folder), "--seed", "1"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=os.environ | {"PYTHONUNBUFFERED": "1"})
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=os.environ | {"PYTHONUNBUFFERED": "1"}
+    )
     journal = folder / "journal.jsonl"
     for _ in range(600):
         if journal.exists() and '"visit"' in journal.read_text():

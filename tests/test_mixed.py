@@ -22,7 +22,12 @@ THRESHOLD = float(np.log(CLAIMS / 1e-6))
 def audit_of(adapter: object, speed: float = 100.0) -> ModeAudit:
     subject = Subject(adapter)
     audit = ModeAudit(
-        subject, RULES[subject.rule], Wealth(("row-independence",), ("verify",), 1e-6), Seeds(7), Budget(10**6, 1e6), Journal()
+        subject,
+        RULES[subject.rule],
+        Wealth(("row-independence",), ("verify",), 1e-6),
+        Seeds(7),
+        Budget(10**6, 1e6),
+        Journal(),
     )
     audit.speed = dict.fromkeys(subject.methods, speed)
     return audit

@@ -117,7 +117,13 @@ def _claims(mode: ModeResult) -> Table:
         )
     if skipped:
         # What cannot be shown is one row here; the reasons stand in the written reports.
-        table.add_row(Text("skipped", "dim"), Text(str(len(skipped)), "dim"), "", "", Text(", ".join(c.id for c in skipped), "dim"))
+        table.add_row(
+            Text("skipped", "dim"),
+            Text(str(len(skipped)), "dim"),
+            "",
+            "",
+            Text(", ".join(c.id for c in skipped), "dim"),
+        )
     return table
 
 
