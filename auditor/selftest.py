@@ -85,8 +85,6 @@ class Detection:
     """log(1/alpha) / KL, rounds."""
     rounds: int | None
     cap: int
-    first: int | None = None
-    """Rounds until the first claim of all was violated."""
 
     @property
     def ratio(self) -> float | None:
@@ -139,7 +137,6 @@ def detect(book: RoundBook, verify: Verify, claim: str, wald: float, cap: int, a
     step = max(1, min(int(FINE * wald), _BLOCK))
     source = _pieces(book, verify, step, seed)
     total: Tally | None = None
-    first: int | None = None
     for multiple in COARSE:
         goal = min(int(np.ceil(multiple * wald)), cap)
         have = total.rounds if total else 0
@@ -149,16 +146,13 @@ def detect(book: RoundBook, verify: Verify, claim: str, wald: float, cap: int, a
             return _total(([before] if before else []) + parts[:k])
 
         whole = upto(len(fine))
-        seen = violated(book, whole, endings, alpha)
-        if seen and first is None:
-            first = _bisect(lambda k: bool(violated(book, upto(k), endings, alpha)), len(fine)) * step + have
-        if claim in seen:
+        if claim in violated(book, whole, endings, alpha):
             at = _bisect(lambda k: claim in violated(book, upto(k), endings, alpha), len(fine))
-            return Detection(claim, wald, have + at * step, cap, first)
+            return Detection(claim, wald, have + at * step, cap)
         total = whole
         if total.rounds >= cap:
             break
-    return Detection(claim, wald, None, cap, first)
+    return Detection(claim, wald, None, cap)
 
 
 def _bisect(crossed: Callable[[int], bool], high: int) -> int:
@@ -242,7 +236,7 @@ def measure(fault: str, severity: float, books: Iterable[RoundBook], seeds: int,
 def _until_broken(book: RoundBook, verify: Verify, cap: int, seed: int) -> Detection:
     for n, piece in enumerate(_pieces(book, verify, 1, seed), 1):
         if piece.broken or n >= cap:
-            return Detection("structure", 0.0, n if piece.broken else None, cap, n)
+            return Detection("structure", 0.0, n if piece.broken else None, cap)
     raise AssertionError("pieces never end")
 
 
