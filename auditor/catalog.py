@@ -12,6 +12,7 @@ import importlib
 import importlib.metadata
 import importlib.util
 import inspect
+import os
 import re
 import sys
 import tomllib
@@ -76,7 +77,9 @@ def describe(path: Path) -> Shipped:
     try:
         doc = ast.get_docstring(ast.parse(text)) or ""
     except SyntaxError as error:
-        raise AdapterBroken(f"{path}:{error.lineno}: {error.msg}") from error
+        raise AdapterBroken(f"{path}:{error.lineno or 1}: {error.msg}") from error
+    except ValueError as error:  # what Python before 3.11.4 says of null bytes
+        raise AdapterBroken(f"{path}: {error}") from error
     requires = tuple(_requirements(text, path))
     missing, versions = [], {}
     for requirement in requires:
@@ -124,6 +127,10 @@ def load(source: str, *, options: Mapping[str, str], rule: str | None = None, to
     AdapterNotFound, AdapterBroken, EngineMissing, AdapterUnsuitable, each with one line that says what to do.
     """
     place, _, attribute = source.partition(":") if not _is_windows_drive(source) else (source, "", "")
+    if not place:
+        raise AdapterNotFound(
+            f"{source!r} names no adapter: NAME (see `audit list`), FILE.py:ATTR or package.module:ATTR"
+        )
     info: Shipped | None = None
     if place.endswith(".py") or "/" in place or "\\" in place:
         path = Path(place)
@@ -139,7 +146,7 @@ def load(source: str, *, options: Mapping[str, str], rule: str | None = None, to
         name = info.name
     else:
         module, name = _import_module(place, attribute), f"{place}:{attribute}"
-    target, label = _pick(module, attribute, source)
+    target, label = _pick(module, attribute, place)
     if label and info is not None and info.path.parent != folder():
         name = f"{info.name}:{label}"
     summary = _summary(target, info)
@@ -163,7 +170,7 @@ def _is_windows_drive(source: str) -> bool:
 
 def _nearby(path: Path) -> str:
     try:
-        names = [p.name for p in path.parent.glob("*.py")]
+        names = [p.name for p in path.parent.glob("*.py") if p.is_file()]
     except OSError:
         return ""
     near = difflib.get_close_matches(path.name, names, n=1)
@@ -200,7 +207,8 @@ def _import_file(path: Path) -> ModuleType:
 
 def _where(error: BaseException, path: Path) -> str:
     """The exception in one line, with the adapter's own line where it happened."""
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if Path(f.filename) == path]
+    own = os.path.abspath(path)
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if os.path.abspath(f.filename) == own]
     at = f"line {frames[-1].lineno}, " if frames else ""
     first = str(error).splitlines()
     return f"{at}{type(error).__name__}: {first[0] if first else ''}".rstrip(": ")
@@ -210,9 +218,14 @@ def _import_module(module: str, attribute: str) -> ModuleType:
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
-        raise AdapterNotFound(
-            f"no module {error.name!r} is installed; a file is given as FILE.py:{attribute or 'NAME'}"
-        ) from error
+        file = Path(module.replace(".", "/") + ".py")
+        if module in {adapter.name for adapter in shipped()}:
+            hint = f"the shipped adapter is given by its name alone, {module}"
+        elif file.is_file():
+            hint = f"did you mean ./{file}:{attribute}?"
+        else:
+            hint = f"a file is given as FILE.py:{attribute}"
+        raise AdapterNotFound(f"no module {error.name!r} is installed; {hint}") from error
     except (KeyboardInterrupt, GeneratorExit):
         raise
     except BaseException as error:
@@ -223,14 +236,14 @@ def _has_method(value: object) -> bool:
     return any(callable(getattr(value, method, None)) for method in METHODS)
 
 
-def _pick(module: ModuleType, attribute: str, source: str) -> tuple[Any, str]:
+def _pick(module: ModuleType, attribute: str, place: str) -> tuple[Any, str]:
     """The adapter in a module: what ATTR names, else the only class with an interface method, else the only function."""
     if attribute:
         value: Any = module
         for part in attribute.split("."):
             if not hasattr(value, part):
                 near = difflib.get_close_matches(part, [n for n in dir(value) if not n.startswith("_")], n=1)
-                raise AdapterNotFound(f"{source}: no {part!r} there" + (f"; did you mean {near[0]!r}?" if near else ""))
+                raise AdapterNotFound(f"{place}: no {part!r} there" + (f"; did you mean {near[0]!r}?" if near else ""))
             value = getattr(value, part)
         return value, attribute
     own = {
@@ -245,10 +258,10 @@ def _pick(module: ModuleType, attribute: str, source: str) -> tuple[Any, str]:
             return own[names[0]], ""
         if names:
             raise AdapterNotFound(
-                f"{source} has several candidates: name one, as {source}:{names[0]} ({', '.join(names)})"
+                f"{place} has several candidates: name one, as {place}:{names[0]} ({', '.join(names)})"
             )
     raise AdapterUnsuitable(
-        f"{source} has no class with one of the methods {', '.join(METHODS)} and no function f(p, q, rng)"
+        f"{place} has no class with one of the methods {', '.join(METHODS)} and no function f(p, q, rng)"
     )
 
 
@@ -304,36 +317,46 @@ def _arguments(cls: type, options: Mapping[str, str], name: str) -> dict[str, An
         parameters = inspect.signature(cls).parameters
     except (TypeError, ValueError):
         return dict(options)
+    named = {n: p for n, p in parameters.items() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)}
     open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-    takes = [
-        p
-        for p in parameters
-        if p != "mode" and parameters[p].kind not in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    ]
+    takes = [n for n in named if n != "mode"]
     out: dict[str, Any] = {}
     for key, text in options.items():
-        if key not in parameters:
-            if open_ended:
-                out[key] = text
-                continue
+        if key in named:
+            out[key] = _converted(key, text, named[key])
+        elif open_ended:
+            out[key] = text
+        else:
             raise AdapterBroken(f"adapter {name} has no option {key!r}; it takes {', '.join(takes) or 'none'}")
-        parameter = parameters[key]
-        known = parameter.default if parameter.default not in (parameter.empty, None) else None
-        kind = type(known).__name__ if known is not None else str(parameter.annotation)
-        out[key] = _converted(text, kind, key)
+    for key in takes:
+        if named[key].default is inspect.Parameter.empty and key not in options:
+            raise AdapterBroken(f"adapter {name} needs the option {key!r}: --option {key}=...")
     return out
 
 
-def _converted(text: str, kind: str, key: str) -> Any:
-    base = kind.removeprefix("<class '").removesuffix("'>").split("|")[0].strip()
+_TRUTH = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+_KINDS: dict[str, tuple[str, Callable[[str], Any]]] = {
+    "bool": ("true or false", lambda text: _TRUTH[text.lower()]),
+    "int": ("a whole number", int),
+    "float": ("a number", float),
+}
+
+
+def _converted(key: str, text: str, parameter: inspect.Parameter) -> Any:
+    """The text as the type of the parameter's default, else of its annotation; as it is where that is none of `_KINDS`."""
+    if parameter.default is parameter.empty or parameter.default is None:
+        annotation = parameter.annotation
+        kind = annotation.__name__ if isinstance(annotation, type) else str(annotation)
+        kind = kind.removeprefix("typing.").removeprefix("Optional[").removesuffix("]").partition("|")[0].strip()
+    else:
+        kind = type(parameter.default).__name__
+    if kind not in _KINDS:
+        return text
+    words, convert = _KINDS[kind]
     try:
-        if base == "bool":
-            return {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}[text.lower()]
-        if base in ("int", "float"):
-            return {"int": int, "float": float}[base](text)
+        return convert(text)
     except (KeyError, ValueError) as error:
-        raise AdapterBroken(f"option {key}={text} is not a {base}") from error
-    return text
+        raise AdapterBroken(f"option {key}={text} is not {words}") from error
 
 
 class _Overridden:
@@ -396,5 +419,15 @@ class FunctionSampler:
                 torch.set_rng_state(kept[2])
         if answers and all(isinstance(a, tuple) and len(a) == 2 for a in answers):
             tokens, accepted = zip(*answers, strict=True)
-            return np.asarray(tokens), np.asarray(accepted)
+            return _array(tokens), _array(accepted)
+        return _array(answers)
+
+
+def _array(answers: Any) -> Any:
+    """The answers as an array, unconverted; as they are where they make none, for the audit to say so."""
+    import numpy as np
+
+    try:
         return np.asarray(answers)
+    except ValueError:
+        return answers

@@ -22,12 +22,13 @@ if TYPE_CHECKING:
 
 CANNOT = 2
 """Exit code where an audit could not be carried out."""
+INTERRUPTED = 130
 
 
-def _refuse(message: str) -> NoReturn:
-    """One line on stderr, exit code 2."""
+def _refuse(message: str, code: int = CANNOT) -> NoReturn:
+    """One line on stderr, and the end."""
     click.echo(f"audit: {' '.join(message.split())}", err=True)
-    sys.exit(CANNOT)
+    sys.exit(code)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -57,6 +58,21 @@ def _claims(text: tuple[str, ...]) -> tuple[str, ...]:
             near = difflib.get_close_matches(claim, CLAIMS, n=1, cutoff=0.0)
             _refuse(f"no claim {claim!r}; the nearest is {near[0]!r} (`audit list` shows all)")
     return tuple(dict.fromkeys(wanted))
+
+
+def _positive(name: str, value: float | None) -> None:
+    if value is not None and not 0 < value < float("inf"):
+        _refuse(f"{name} {value:g} is not a positive number")
+
+
+def _writable_file(name: str) -> None:
+    path = Path(name)
+    if not name or path.is_dir():
+        _refuse(f"--json {name or repr(name)}: that is no file")
+    if not path.resolve().parent.is_dir():
+        _refuse(f"--json {name}: there is no such directory")
+    if not os.access(path if path.exists() else path.resolve().parent, os.W_OK):
+        _refuse(f"--json {name}: it cannot be written to")
 
 
 def _writable(directory: Path) -> None:
@@ -145,10 +161,11 @@ def run(
     """
     if not 0 < alpha < 1:
         _refuse(f"--alpha {alpha:g} is not between 0 and 1")
-    if max_rounds <= 0 or (max_seconds is not None and not max_seconds > 0):
-        _refuse("--max-rounds and --max-seconds must be positive")
-    if not call_timeout > 0 or not start_timeout > 0 or (memory_limit is not None and not memory_limit > 0):
-        _refuse("--call-timeout, --start-timeout and --memory-limit must be positive")
+    _positive("--max-rounds", max_rounds)
+    _positive("--max-seconds", max_seconds)
+    _positive("--call-timeout", call_timeout)
+    _positive("--start-timeout", start_timeout)
+    _positive("--memory-limit", memory_limit)
     if in_process and python:
         _refuse("--python names another process; it does not go with --in-process")
     if tolerance is not None and not 0 <= tolerance < 1:
@@ -162,8 +179,8 @@ def run(
         _known_rule(rule)
     if report is not None:
         _writable(report)
-    if json_to not in (None, "-") and not Path(str(json_to)).resolve().parent.is_dir():
-        _refuse(f"--json {json_to}: there is no such directory")
+    if json_to is not None and json_to != "-":
+        _writable_file(json_to)
 
     from rich.console import Console
 
@@ -177,6 +194,7 @@ def run(
         journal.unlink(missing_ok=True)
     config = AuditConfig(wanted, alpha, seed, max_rounds, max_seconds, command, journal)
     console = Console(stderr=json_to == "-", highlight=False)
+    result: Report | None = None
     try:
         with ExitStack() as stack:
             terminal = stack.enter_context(Terminal(console, quiet=quiet))
@@ -194,12 +212,30 @@ def run(
                     loaded_apart(adapter, options=options, rule=rule, tolerance=tolerance, place=place)
                 )
             result = run_audit(loaded, config, terminal)
+        _write(result, report, json_to, console)
     except AuditError as error:
         _refuse(str(error))
     except KeyboardInterrupt:
-        _refuse("interrupted before the audit began")
-    _write(result, report, json_to, console)
+        _refuse("interrupted; there is no report", INTERRUPTED)
+    except Exception as error:  # a bug of ours
+        first = str(error).partition("\n")[0]
+        code = (result and result.exit_code) or CANNOT  # what was found stays found
+        _refuse(f"internal error: {type(error).__name__}: {first}; the traceback is in {_traceback(report)}", code)
+    if result.run.stopped == "error":
+        where = f"is in {journal}" if journal else f"is in the journal of --report DIR --seed {seed}"
+        click.echo(f"audit: {result.error}; the traceback {where}", err=True)
     sys.exit(result.exit_code)
+
+
+def _traceback(report: Path | None) -> Path:
+    """Write the traceback of the exception that is being handled; returns where."""
+    import tempfile
+    import traceback
+
+    folder = report if report is not None else Path(tempfile.mkdtemp(prefix="audit-"))
+    path = folder / "traceback.txt"
+    path.write_text(traceback.format_exc(), encoding="utf-8")
+    return path
 
 
 def _known_rule(rule: str) -> None:

@@ -55,13 +55,28 @@ def test_options_reach_the_constructor_with_their_types(tmp_path: Path, attribut
     ("options", "words"),
     [
         ({"sice": "1"}, "it takes size, exact, name, rate"),
-        ({"size": "big"}, "size=big is not a int"),
-        ({"exact": "?"}, "bool"),
+        ({"size": "big"}, "size=big is not a whole number"),
+        ({"exact": "?"}, "true or false"),
     ],
 )
 def test_a_bad_option_is_named(tmp_path: Path, options: dict[str, str], words: str) -> None:
     with pytest.raises(AdapterBroken, match=words):
         build(written(tmp_path, CLASS), **options)
+
+
+def test_optional_and_required_parameters(tmp_path: Path) -> None:
+    text = (
+        "from typing import Optional\n"
+        "class Mine:\n"
+        "    def __init__(self, path: str, k: int | None = None, t: Optional[float] = None, *, other=None, **rest):\n"
+        "        self.values = (path, k, t, other, rest)\n"
+        "    def sample(self, p, q, n, seed): ...\n"
+    )
+    source = written(tmp_path, text)
+    adapter = build(source, path="1", k="2", t="3", other="4", more="5")
+    assert adapter.values == ("1", 2, 3.0, "4", {"more": "5"})  # type: ignore[attr-defined]
+    with pytest.raises(AdapterBroken, match=r"needs the option 'path': --option path=\.\.\."):
+        build(source, k="2")
 
 
 def test_instances_and_functions_and_modules(tmp_path: Path) -> None:
@@ -76,6 +91,11 @@ def test_instances_and_functions_and_modules(tmp_path: Path) -> None:
         build("no.such.module:Thing")
     with pytest.raises(AdapterNotFound, match="did you mean 'Mine'"):
         build(source + ":Mien")
+    with pytest.raises(AdapterNotFound, match="by its name alone, reference"):
+        build("reference:Reference")
+    for nothing in ("", ":", ":Mine"):
+        with pytest.raises(AdapterNotFound, match="names no adapter"):
+            build(nothing)
 
 
 @pytest.mark.parametrize(
@@ -109,6 +129,36 @@ def test_a_missing_file_names_its_neighbour(tmp_path: Path) -> None:
     written(tmp_path, CLASS, "sampler.py")
     with pytest.raises(AdapterNotFound, match=r"did you mean .*sampler\.py"):
         build(str(tmp_path / "samplr.py"))
+
+
+def test_a_file_given_as_a_module_is_recognised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    written(tmp_path, CLASS, "my_sampler.py")
+    with pytest.raises(AdapterNotFound, match=r"did you mean \./my_sampler\.py:Mine"):
+        build("my_sampler:Mine")
+
+
+def test_the_line_is_named_for_a_relative_path_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    written(tmp_path, "x = 1\nraise RuntimeError('boom')\n")
+    with pytest.raises(AdapterBroken, match=r"mine\.py fails on import: line 2, RuntimeError: boom"):
+        build("./mine.py")
+
+
+@pytest.mark.parametrize("content", [b"x = 1\x00\n", b"\xff\xfe"])
+def test_a_file_that_is_no_text(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "mine.py"
+    path.write_bytes(content)
+    with pytest.raises(AdapterBroken, match=r"mine\.py") as caught:
+        build(str(path))
+    assert "\n" not in str(caught.value)
+
+
+def test_answers_that_make_no_array_are_passed_on_as_they_are(tmp_path: Path) -> None:
+    text = "def f(p, q, rng):\n    return (0, True) if rng.random() < 0.5 else 0\n"
+    answers = build(written(tmp_path, text)).sample(None, None, 64, 1)  # type: ignore[attr-defined]
+    assert isinstance(answers, list)
+    assert {type(a) for a in answers} == {int, tuple}
 
 
 def test_a_file_never_shadows_a_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -71,11 +71,15 @@ def refused(result: Result, words: str) -> None:
         (("--adapter", "reference", "--claims", "output-lore"), "'output-law'"),
         (("--adapter", "reference", "--alpha", "1.5"), "between 0 and 1"),
         (("--adapter", "reference", "--max-rounds", "0"), "positive"),
+        (("--adapter", "reference", "--max-seconds", "inf"), "positive"),
+        (("--adapter", "reference", "--call-timeout", "nan"), "positive"),
         (("--adapter", "reference", "--max-seconds", "-1"), "positive"),
         (("--adapter", "reference", "--rule", "rejecting"), "rejection"),
         (("--adapter", "reference", "--tolerance", "2"), "[0, 1)"),
         (("--adapter", "reference", "--claims", "bonus-token,sequence-law", "--option", "dtype=float8"), "float8"),
         (("--adapter", "reference", "--json", "/no/such/folder/x.json"), "no such directory"),
+        (("--adapter", "reference", "--json", "/"), "that is no file"),
+        (("--adapter", "reference", "--json", ""), "that is no file"),
         (("--adapter", "reference", "--report", "/dev/null/x"), "--report"),
         (("--adapter", "reference", "--claims", "sequence-law"), "nothing can be checked"),
         (("--adapter", "reference", "--python", "/bin/true"), "--in-process"),
@@ -204,3 +208,38 @@ def test_ctrl_c_leaves_a_partial_report_that_says_so(tmp_path: Path) -> None:
     assert report.run.stopped == "interrupted"
     assert report.verdict == "inconclusive"
     assert any(c.status == "undecided" for mode in report.modes for c in mode.claims)
+
+
+def test_a_bug_of_ours_is_one_line_that_says_where_the_traceback_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError("no\nidea")
+
+    monkeypatch.setattr("auditor.audit.run_audit", broken)
+    result = audit("run", "--adapter", "reference", *SMALL, "--report", str(tmp_path))
+    refused(result, "internal error: RuntimeError: no;")
+    assert str(tmp_path / "traceback.txt") in result.output
+    assert "in broken" in (tmp_path / "traceback.txt").read_text()
+
+
+def test_ctrl_c_before_there_is_anything_to_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("auditor.audit.run_audit", interrupted)
+    result = audit("run", "--adapter", "reference", *SMALL)
+    assert result.exit_code == 130
+    assert result.output == "audit: interrupted; there is no report\n"
+
+
+def test_a_file_of_the_librarys_name_does_not_stand_for_it(tmp_path: Path) -> None:
+    """As `python -m auditor`, which puts the current directory first on the path, in the process of the audit itself."""
+    saved(tmp_path, "import json\n" + TUTORIAL + "\nassert json.dumps\n", "json.py")
+    done = subprocess.run(
+        [sys.executable, "-m", "auditor", "run", "--adapter", "json.py", *SMALL, "--claims", "sequence-law"],
+        cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])}, capture_output=True, text=True,
+        timeout=120,
+    )  # fmt: skip
+    assert "nothing can be checked" in done.stderr, done.stderr
+    assert done.returncode == 2
