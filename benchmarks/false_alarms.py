@@ -87,11 +87,11 @@ def samplers() -> dict[str, tuple[Verify, str, Precision]]:
     return out
 
 
-def short(audits: int) -> dict[str, object]:
+def short(audits: int, first: int) -> dict[str, object]:
     """Many short audits, each of two cases with three looks at each; every look may stop it."""
     cases, kinds, books = case_pool(180), samplers(), {}
     by: dict[str, list[int]] = {name: [0, 0] for name in kinds}
-    for seed in range(audits):
+    for seed in range(first, first + audits):
         name = list(kinds)[seed % len(kinds)]
         verify, rule, precision = kinds[name]
         chosen = []
@@ -104,11 +104,11 @@ def short(audits: int) -> dict[str, object]:
         by[name][0] += alarms
         by[name][1] += 1
         if seed % 1000 == 999:
-            print(seed + 1, "audits,", sum(a for a, _ in by.values()), "alarms", flush=True)
+            print(seed + 1 - first, "audits,", sum(a for a, _ in by.values()), "alarms", flush=True)
     total = sum(a for a, _ in by.values())
     interval = binomial_interval(total, audits)
     return {
-        "audits": audits, "alpha": ALPHA, "alarms": total, "rate": interval.value, "interval95": [interval.low, interval.high],
+        "audits": audits, "first_seed": first, "alpha": ALPHA, "alarms": total, "rate": interval.value, "interval95": [interval.low, interval.high],
         "by_sampler": by, "cases": len(cases), "looks": LOOKS, "cases_per_audit": 2,
     }  # fmt: skip
 
@@ -164,6 +164,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("short", "whole", "long"))
     parser.add_argument("--audits", type=int, default=20_000)
+    parser.add_argument("--first", type=int, default=0, help="Seed of the first audit, to run a part.")
     parser.add_argument("--rounds", type=int, default=100_000_000)
     parser.add_argument("--seconds", type=float, default=900.0, help="Time for `whole`, and for each of `long`.")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
@@ -171,7 +172,7 @@ def main() -> None:
     args.out.mkdir(parents=True, exist_ok=True)
     start = time.monotonic()
     if args.what == "short":
-        found = short(args.audits)
+        found = short(args.audits, args.first)
     elif args.what == "whole":
         found = whole(args.audits, args.seconds)
     else:
