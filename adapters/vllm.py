@@ -136,8 +136,12 @@ class VLLM:
         from vllm.v1.sample.metadata import SamplingMetadata
 
         torch = self._torch
-        asked = np.array([_NEUTRAL] if settings is None else [self._request(one) for one in settings])
-        temperature, top_k, top_p = np.broadcast_to(asked, (batch, 3)).T
+        # Hashing the settings of every row would take as long as the sampler itself.
+        distinct = {id(one): one for one in settings or ()}
+        place = {key: row for row, key in enumerate(distinct)}
+        table = np.array([self._request(one) for one in distinct.values()] or [_NEUTRAL])
+        asked = table[[place[id(one)] for one in settings] if settings else np.zeros(batch, np.int64)]
+        temperature, top_k, top_p = asked.T
         top_k = np.where((top_k > 0) & (top_k < vocab), top_k, vocab)
         greedy = temperature == _GREEDY
         generators = {}
