@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from auditor.adapter import Mode
-from auditor.audit import AuditConfig, run_audit
+from auditor.audit import AuditConfig, Loaded, run_audit
 from auditor.books import RoundBook
 from auditor.boxes import Precision
 from auditor.cases import Case, explicit_cases, family_case
@@ -108,14 +108,14 @@ def short(audits: int, first: int) -> dict[str, object]:
     total = sum(a for a, _ in by.values())
     interval = binomial_interval(total, audits)
     return {
-        "audits": audits, "first_seed": first, "alpha": ALPHA, "alarms": total, "rate": interval.value, "interval95": [interval.low, interval.high],
-        "by_sampler": by, "cases": len(cases), "looks": LOOKS, "cases_per_audit": 2,
+        "audits": audits, "first_seed": first, "alpha": ALPHA, "alarms": total, "rate": interval.value,
+        "interval95": [interval.low, interval.high], "by_sampler": by, "cases": len(cases), "looks": LOOKS, "cases_per_audit": 2,
     }  # fmt: skip
 
 
 def whole(audits: int, seconds: float) -> dict[str, object]:
     """Whole audits with everything on: independence checks, search, focus, the proof by counting."""
-    kinds = [
+    kinds: list[Loaded] = [
         load("reference", options={"dtype": "float32"}),
         *(Plain(s.__name__, s) for s in (InverseCdf, Float32, OneHot)),
     ]
@@ -140,7 +140,8 @@ def whole(audits: int, seconds: float) -> dict[str, object]:
 def long(rounds: int, seconds: float) -> dict[str, object]:
     """One long audit at the default alpha of each of two float32 samplers."""
     out: dict[str, object] = {}
-    for loaded in (load("reference", options={"dtype": "float32"}), Plain("Float32", Float32)):
+    subjects: tuple[Loaded, ...] = (load("reference", options={"dtype": "float32"}), Plain("Float32", Float32))
+    for loaded in subjects:
         start = time.monotonic()
         report = run_audit(loaded, AuditConfig(seed=1, max_rounds=rounds, max_seconds=seconds), lambda event: None)
         claims = {
