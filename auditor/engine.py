@@ -152,8 +152,9 @@ class EngineAudit:
         )
 
     def size(self, seconds: float) -> int:
-        """Generations that take about so long, at the engine's measured speed."""
-        return int(np.clip(self.state.speed * seconds, 16, 4000))
+        """Generations that take about so long, at the engine's measured speed; at most a twelfth of the budget."""
+        most = int(np.clip(self.limits.max_generations // 12, 16, 4000))
+        return int(np.clip(self.state.speed * seconds, 16, most))
 
     # -------------------------------------------------------------------------------------------------- running
 

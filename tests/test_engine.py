@@ -73,10 +73,10 @@ def _visit(audit: EngineAudit, settings: Settings, count: int, visits: int, cap:
 def test_a_right_engine_is_never_accused(audits, shows: str, kind: str) -> None:
     audit = audits("", shows, kind)
     _visit(audit, GREEDY, 4, 1)
-    _visit(audit, NEUTRAL, 250, 4)
-    _visit(audit, Settings(temperature=0.7, top_p=0.8), 250, 1)
-    _visit(audit, Settings(eos=3, min_new_tokens=2, repetition_penalty=1.3), 250, 1)
-    _visit(audit, Settings(stop=((2, 1), (5,))), 250, 1)
+    _visit(audit, NEUTRAL, 120, 3)
+    _visit(audit, Settings(temperature=0.7, top_p=0.8), 120, 1)
+    _visit(audit, Settings(eos=3, min_new_tokens=2, repetition_penalty=1.3), 120, 1)
+    _visit(audit, Settings(stop=((2, 1), (5,))), 120, 1)
     assert audit.state.violated == {}
     assert audit.state.breaches == {}
     for claim in WEALTH_CLAIMS:
@@ -85,7 +85,7 @@ def test_a_right_engine_is_never_accused(audits, shows: str, kind: str) -> None:
 
 EVERY_FAULT = [
     ("cache-not-rolled-back", "attentive", NEUTRAL, 150, 2, "sequence-law", "stale-cache"),
-    ("position-off-by-one", "attentive", NEUTRAL, 700, 4, "sequence-law", "positions-shifted"),
+    ("position-off-by-one", "attentive", NEUTRAL, 450, 3, "sequence-law", "positions-shifted"),
     (
         "temperature-on-target-only",
         "table",
@@ -140,7 +140,7 @@ def test_greedy_shows_wrong_bookkeeping_in_a_few_generations(audits, fault: str)
 )
 def test_tokens_alone_show_a_wrong_law(audits, shows: str, fault: str, settings: Settings) -> None:
     audit = audits(fault, shows)
-    _visit(audit, settings, 400, 4)
+    _visit(audit, settings, 300, 3)
     assert {"sequence-law", "settings-law"} & set(audit.state.violated)
 
 
@@ -161,7 +161,7 @@ def test_a_law_that_plain_sampling_does_not_follow_is_not_held_against_speculati
         def plain(self, model, prompts, cap, settings, seed):
             return super().plain(model, prompts, cap, Settings(temperature=0.6), seed)
 
-    limits = Limits(dict.fromkeys(WEALTH_CLAIMS, THRESHOLD), 0, max_generations=2000)
+    limits = Limits(dict.fromkeys(WEALTH_CLAIMS, THRESHOLD), 0, max_seconds=3600.0, max_generations=500)
     audit = EngineAudit(EngineSubject(Colder()), limits, models=_models("table"))
     state = audit.run()
     audit.close()
@@ -200,7 +200,7 @@ def test_an_answer_that_is_none_is_a_finding(answer: object) -> None:
 
 def test_a_mode_from_the_first_generation_to_the_report() -> None:
     events: list[object] = []
-    config = EngineConfig(max_seconds=6.0, max_generations=600)
+    config = EngineConfig(max_seconds=3600.0, max_generations=600)
     result = run_engine_mode(MiniatureEngine("argmax-drafts"), "mini", config, events.append)
     status = {claim.id: claim.status for claim in result.claims}
     assert status["draft-law"] == "violated"
@@ -216,6 +216,7 @@ def test_an_engine_that_raises_is_an_incident() -> None:
         def generate(self, model, prompts, max_new_tokens, settings, seed):
             raise RuntimeError("out of cache")
 
-    result = run_engine_mode(Raising(), "", EngineConfig(max_seconds=5.0), lambda event: None)
-    assert [incident.text for incident in result.incidents] == ["RuntimeError: out of cache"]
+    result = run_engine_mode(Raising(), "", EngineConfig(), lambda event: None)
+    assert len(result.incidents) == 1
+    assert "RuntimeError: out of cache" in result.incidents[0].text
     assert {claim.status for claim in result.claims} == {"skipped"}
