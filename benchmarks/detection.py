@@ -177,6 +177,7 @@ def main() -> None:
     parser.add_argument(
         "--seconds", type=float, default=1e9, help="Time for each vocabulary; what is left then is left out."
     )
+    parser.add_argument("--resume", action="store_true", help="Only what has not been measured yet.")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
@@ -187,6 +188,11 @@ def main() -> None:
         unlisted = [name for name in UNLISTED if vocab < EVERY or name in SAMPLE_UNLISTED]
         jobs: list[tuple[str, float | None]] = [(name, None) for name in unlisted if 1 in args.severity]
         jobs += [(fault, s) for fault in faults for s in args.severity]
+        path = args.out / f"detection_{vocab}.json"
+        before = json.loads(path.read_text()) if path.exists() else {"rows": [], "left_out": []}
+        if args.resume:
+            have = {(r["fault"], r["severity"]) for r in before["rows"]}
+            jobs = [(name, s) for name, s in jobs if (name, 1.0 if s is None else s) not in have]
         left_out = []
         for name, severity in jobs:
             if time.monotonic() - start > args.seconds:
@@ -198,10 +204,8 @@ def main() -> None:
                 else listed_row(books, name, severity, args.seeds)
             )
             print(f"V={vocab} {time.monotonic() - start:6.0f} s", text_of(rows[-1]), flush=True)
-        path = args.out / f"detection_{vocab}.json"
         # What was measured before at other severities stays.
         now = {(r.fault, r.severity) for r in rows}
-        before = json.loads(path.read_text()) if path.exists() else {"rows": [], "left_out": []}
         kept = [r for r in before["rows"] if (r["fault"], r["severity"]) not in now]
         left_out += [x for x in before["left_out"] if x not in left_out and x not in {f"{f} at {s:g}" for f, s in now}]
         found = {"rows": kept + [asdict(r) for r in rows], "left_out": left_out}
