@@ -207,8 +207,10 @@ def main() -> None:
         # What was measured before at other severities stays.
         now = {(r.fault, r.severity) for r in rows}
         kept = [r for r in before["rows"] if (r["fault"], r["severity"]) not in now]
-        left_out += [x for x in before["left_out"] if x not in left_out and x not in {f"{f} at {s:g}" for f, s in now}]
-        found = {"rows": kept + [asdict(r) for r in rows], "left_out": left_out}
+        rows_now = kept + [asdict(r) for r in rows]
+        measured = {r["fault"] if not r["listed"] else f"{r['fault']} at {r['severity']:g}" for r in rows_now}
+        left_out = [x for x in dict.fromkeys(left_out + before["left_out"]) if x not in measured]
+        found = {"rows": rows_now, "left_out": left_out}
         path.write_text(json.dumps(found, indent=1) + "\n")
     render(args.out)
 
