@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from auditor.books import RoundBook
-from auditor.rules import REJECTION, Laws, laws
+from auditor.rules import REJECTION, Laws, argmax, laws
 from auditor.wald import RoundLaw
 from tests.miniatures import UNLISTED as MINIATURES
 
@@ -48,7 +48,7 @@ def _quarters(p: FloatArray) -> FloatArray:
 
 def _modes(book: RoundBook) -> RoundLaw:
     h, right, case = 0.005, book.right, book.case
-    mode = np.eye(case.vocab)[case.p.argmax(-1)]
+    mode = argmax(case.p)
     accept = (1 - h) * right.accept
     assert right.residual is not None
     refused = (case.q * (1 - right.accept)).sum(-1, keepdims=True)
