@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from auditor import __version__
+from auditor.checkpoint_command import checkpoint
 from auditor.errors import AuditError
+from auditor.selftest_command import selftest
 
 if TYPE_CHECKING:
     from auditor.results import Report
@@ -348,3 +350,7 @@ def new(file: Path, force: bool) -> None:
     except OSError as error:
         _refuse(f"{file}: {error.strerror or error}")
     click.echo(f"{file} is written; audit it with: audit run --adapter ./{file}")
+
+
+main.add_command(checkpoint)
+main.add_command(selftest)
