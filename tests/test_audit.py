@@ -52,9 +52,9 @@ def shared_books(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def book(case: Case, rule: Rule, precision: Precision) -> RoundBook:
         key = (case.digest, rule.name, precision)
-        if case.vocab > 64:
-            return RoundBook(case, rule, precision)
-        return BOOKS.setdefault(key, RoundBook(case, rule, precision))
+        if key not in BOOKS:
+            BOOKS[key] = RoundBook(case, rule, precision)
+        return BOOKS[key]
 
     monkeypatch.setattr("auditor.visits.RoundBook", book)
 
