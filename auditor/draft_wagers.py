@@ -18,6 +18,7 @@ from auditor.settings import ENDINGS, changed
 from auditor.wagers import (
     INERTIAS,
     SEVERITIES,
+    TABLED,
     Book,
     Learned,
     View,
@@ -85,13 +86,12 @@ class DraftBook(Book):
         """Settle every bet on a batch of drafts, and learn from it."""
         view = drafts_view(events)
         vocab = view.p.shape[-1]
-        learned = self._learned.setdefault(
-            model,
-            (
-                Learned(2, vocab, lambda v: v.phase),
-                Learned(2 * vocab, vocab, lambda v: v.phase * vocab + v.before),
-            ),
-        )
+        if model not in self._learned:
+            kept = [Learned(2, vocab, lambda v: v.phase)]
+            if vocab <= TABLED:
+                kept.append(Learned(2 * vocab, vocab, lambda v: v.phase * vocab + v.before))
+            self._learned[model] = tuple(kept)
+        learned = self._learned[model]
         self.settle(self._laws(view, learned), view.p, view.y, allowance(view.p, tolerance, resolution))
         for one in learned:
             one.learn(view)
@@ -210,7 +210,11 @@ class AcceptBook(Book):
             np.add.at(self._sums[name][1], group, events.rate)
 
     def _groups(self, events: Judged) -> tuple[tuple[str, IntArray], ...]:
-        return ("by draft", events.x), ("by rate", np.floor(events.rate * 10).astype(np.int64))
+        # Beyond the size of the table tokens share a row, which costs power and nothing else.
+        return ("by draft", events.x % self._sums["by draft"].shape[1]), (
+            "by rate",
+            np.floor(events.rate * 10).astype(np.int64),
+        )
 
     def _laws(self, events: Judged, rule: str) -> Iterator[FloatArray | None]:
         base = _pair(events.rate)

@@ -24,7 +24,7 @@ from auditor.engine_cases import CAP, Request, draw_settings, pick_settings, pro
 from auditor.engine_checks import Breach, counters, ends, greedy, logprobs
 from auditor.errors import BadAnswer
 from auditor.sequences import Disturbed, Places, Sequences, disturbed, read
-from auditor.settings import ENDINGS, changed
+from auditor.settings import changed
 from auditor.wagers import Book, TokenBook, View, view
 
 WEALTH_CLAIMS = ("sequence-law", "settings-law", "acceptance-law", "draft-law", "draft-independence")
@@ -450,11 +450,6 @@ class EngineAudit:
 def claim_of(settings: Settings) -> str:
     """The claim that a request bears on."""
     return "settings-law" if changed(settings) else "sequence-law"
-
-
-def law_settings(settings: Settings) -> tuple[str, ...]:
-    """Names of the settings that change a law."""
-    return tuple(name for name in changed(settings) if name not in ENDINGS)
 
 
 def said(batch: Sequences, generations: list[Generation]) -> FloatArray | None:

@@ -16,11 +16,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from auditor.adapter import BoolArray, FloatArray, IntArray
+from auditor.adapter import FloatArray, IntArray
 from auditor.rules import FAULTS, DraftResidual, Rule, argmax, laws, normalise, ratio
 from auditor.sequences import UNKNOWN, Sequences, bonus_weight
 
 SEVERITIES = (1.0, 0.3, 0.1, 0.03)
+TABLED = 256
+"""The largest vocabulary for which tables of pairs of tokens are kept."""
 INERTIAS = (2.0, 20.0, 200.0)
 """Expected counts that a learned ratio must outweigh."""
 PHASES = ("first draft of a round", "later draft of a round", "bonus token", "round without drafts", "any place")
@@ -114,6 +116,8 @@ def _mixed(view: View, drafted: FloatArray, bonus: FloatArray) -> FloatArray:
 def _by_rule(rule: Rule) -> LawOf:
     def law(view: View) -> FloatArray | None:
         if view.q is None:
+            return None
+        if isinstance(rule.residual, DraftResidual) and view.p.shape[-1] > TABLED:
             return None
         made = laws(rule, np.stack([view.p, view.p], -2), view.q[:, None])
         drafted = _outcome(view.q, made.p[:, 0], view.q, made.accept[:, 0], made.rule, made.residual)
@@ -363,14 +367,13 @@ class TokenBook(Book):
             self.logs = np.zeros(len(self.wagers))
             return
         vocab, groups = first.p.shape[-1], len(PHASES)
-        learned = self._learned.setdefault(
-            model,
-            (
-                Learned(groups, vocab, lambda v: v.phase),
-                Learned(groups * vocab, vocab, lambda v: v.phase * vocab + v.before),
-                Learned(vocab, vocab, lambda v: v.before),
-            ),
-        )
+        if model not in self._learned:
+            kept: list[Learned] = [Learned(groups, vocab, lambda v: v.phase)]
+            if vocab <= TABLED:
+                kept.append(Learned(groups * vocab, vocab, lambda v: v.phase * vocab + v.before))
+                kept.append(Learned(vocab, vocab, lambda v: v.before))
+            self._learned[model] = tuple(kept)
+        learned = self._learned[model]
         wide = allowance(first.p, tolerance, resolution)
         self.settle(self._laws(views, learned), first.p, first.y, wide)
         for one in learned:
@@ -388,14 +391,3 @@ class TokenBook(Book):
         for one in learned:
             for inertia in INERTIAS:
                 yield one.law(first, inertia)
-
-
-def where(view: View) -> Iterator[tuple[str, FloatArray, FloatArray, int]]:
-    """For each phase with tokens: its name, the expected and the observed share of each token [V], and the count."""
-    vocab = view.p.shape[-1]
-    for index, name in enumerate(PHASES):
-        here: BoolArray = view.phase == index
-        count = int(here.sum())
-        if count:
-            observed = np.bincount(view.y[here], minlength=vocab) / count
-            yield name, view.p[here].mean(0), observed, count

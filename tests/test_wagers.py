@@ -12,7 +12,7 @@ from auditor.draft_wagers import AcceptBook, DraftBook, Drawn, Judged, SharedBoo
 from auditor.oracle import softmax, table_pair
 from auditor.sequences import bonus_weight, disturbed, places, read
 from auditor.settings import TRANSFORMS
-from auditor.wagers import ENGINE_FAULTS, TokenBook, allowance, log_payoff, view
+from auditor.wagers import ENGINE_FAULTS, TokenBook, View, allowance, log_payoff, view
 
 ORDER = tuple(name for name in TRANSFORMS if name != "guidance_scale")
 PROMPT = np.array([1, 2, 3])
@@ -184,3 +184,17 @@ def test_a_uniform_used_twice(shared: bool) -> None:
     accept.judge(events, "rejection")
     assert (book.evidence > 20) == shared
     assert shared or accept.evidence < 5
+
+
+def test_a_large_vocabulary_keeps_no_table_of_pairs() -> None:
+    rng = np.random.default_rng(7)
+    vocab, count = 5000, 4
+    law = rng.dirichlet(np.ones(vocab), count)
+    y = rng.integers(0, vocab, count)
+    nothing = np.zeros(count)
+    seen = View(y, law, law, law, law, nothing, np.zeros(count, int), y, law)
+    book, drafts, accept = TokenBook((3,)), DraftBook(), AcceptBook(32)
+    book.judge([seen], "large", 1e-4, 2.0**-21)
+    drafts.judge(Drawn(y, law, np.zeros(count, int), y), "large", 1e-4, 2.0**-21)
+    accept.judge(Judged(np.ones(count, bool), np.ones(count), np.full(count, 1e-4), law, law, y, True), "rejection")
+    assert max(book.evidence, drafts.evidence, accept.evidence) < 20
