@@ -186,7 +186,7 @@ class BonusOfLongestRow(Verifies):
     """Rows may be ragged, but the bonus token always comes from p[gamma], also in a row with fewer drafts."""
 
     ragged = True
-    expected_claims = ("bonus-token", "position-alignment", "output-law")
+    expected_claims = ("row-independence", "bonus-token", "position-alignment", "output-law")
 
     def bonus(self, p: FloatArray, q: FloatArray, i: int, rows: IntArray) -> FloatArray:
         return rows_of(p, p.shape[1] - 1, rows)
