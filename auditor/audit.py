@@ -54,7 +54,7 @@ from auditor.search import propose
 from auditor.visits import CONTROL, Budget, ModeAudit, Violation, first_position
 from auditor.wealth import Wealth, packed, unpack
 
-EXPLICIT_SHARE, GENERATED_SHARE, PROOF_SHARE = 0.2, 0.3, 0.05
+EXPLICIT_SHARE, GENERATED_SHARE, PROOF_SHARE, MIXED_SHARE = 0.2, 0.3, 0.05, 0.05
 GENERATED = 48
 FOCUS_SEVERITY = 0.01
 CALL_SECONDS, ENGINE_SECONDS, GRACE_SECONDS = 60.0, 150.0, 60.0
@@ -371,7 +371,11 @@ class _Running:
         cases = mixed.cases_of(self.config.seed % 2**20, audit.subject.ragged)
         speed = audit.speed.get("verify", 1e4)
         rows = min(mixed.ROWS, audit.subject.rows(max(c.gamma for c in cases), mixed.VOCAB))
-        batches = int(np.clip(0.5 * speed / max(rows, 1), 1, mixed.BATCHES))
+        # A twentieth of the budget at most: the cases on their own must have their say, or a fault of theirs is taken for one
+        # of batches.
+        share = int(MIXED_SHARE * audit.budget.max_rounds)
+        rows = max(mixed.CASES, min(rows, share))
+        batches = int(np.clip(min(0.5 * speed, share) / rows, 1, mixed.BATCHES))
         try:
             drawn = [mixed.draw(audit, cases, rows) for _ in range(batches)]
             evidence = mixed.judge(audit, cases, drawn)
