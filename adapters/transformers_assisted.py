@@ -34,23 +34,25 @@ _COMMON = (
 )
 """In the order of `GenerationMixin._get_logits_processor`."""
 
+TOLERANCE = 1e-4
+"""Whole float32 models: the tolerance that the adapter declares, for each of its modes too."""
 _MODES = (
-    Mode("draft-model", summary="a smaller model drafts; constant schedule"),
-    Mode("draft-equals-target", summary="the draft model is the target"),
-    Mode("heuristic-schedule", summary="draft lengths follow the library's heuristic"),
-    Mode("confidence-threshold", summary="drafting stops where the draft model is unsure"),
-    Mode("prompt-lookup", rule="match", summary="drafts are looked up in the text"),
-    Mode("early-exit", summary="the target drafts with its first layer"),
-    Mode("different-tokenizers", summary="universal assisted generation between two tokenizers"),
-    Mode("gemma4-assistant", summary="a Gemma-4-style assistant drafts from the target's own states"),
-    Mode("mtp", summary="multi-token prediction layers of GLM-4-MoE draft"),
-    Mode("dflash", summary="a block-diffusion assistant drafts a block at once"),
-    Mode("guidance", summary="classifier-free guidance on top of a draft model"),
-    Mode("stopping-criterion", summary="a custom stopping criterion on top of a draft model"),
-    Mode("llama", summary="Llama with random weights, its draft one of the same kind"),
-    Mode("mistral", summary="Mistral with a sliding window of 4"),
-    Mode("gpt2", summary="GPT-2 with learned positions"),
-    Mode("qwen2", summary="Qwen2 with biases in its attention"),
+    Mode("draft-model", "rejection", TOLERANCE, "a smaller model drafts; constant schedule"),
+    Mode("draft-equals-target", "rejection", TOLERANCE, "the draft model is the target"),
+    Mode("heuristic-schedule", "rejection", TOLERANCE, "draft lengths follow the library's heuristic"),
+    Mode("confidence-threshold", "rejection", TOLERANCE, "drafting stops where the draft model is unsure"),
+    Mode("prompt-lookup", "match", TOLERANCE, "drafts are looked up in the text"),
+    Mode("early-exit", "rejection", TOLERANCE, "the target drafts with its first layer"),
+    Mode("different-tokenizers", "rejection", TOLERANCE, "universal assisted generation between two tokenizers"),
+    Mode("gemma4-assistant", "rejection", TOLERANCE, "a Gemma-4-style assistant drafts from the target's own states"),
+    Mode("mtp", "rejection", TOLERANCE, "multi-token prediction layers of GLM-4-MoE draft"),
+    Mode("dflash", "rejection", TOLERANCE, "a block-diffusion assistant drafts a block at once"),
+    Mode("guidance", "rejection", TOLERANCE, "classifier-free guidance on top of a draft model"),
+    Mode("stopping-criterion", "rejection", TOLERANCE, "a custom stopping criterion on top of a draft model"),
+    Mode("llama", "rejection", TOLERANCE, "Llama with random weights, its draft one of the same kind"),
+    Mode("mistral", "rejection", TOLERANCE, "Mistral with a sliding window of 4"),
+    Mode("gpt2", "rejection", TOLERANCE, "GPT-2 with learned positions"),
+    Mode("qwen2", "rejection", TOLERANCE, "Qwen2 with biases in its attention"),
 )
 _OWN_MODELS = ("gemma4-assistant", "mtp", "dflash", "llama", "mistral", "gpt2", "qwen2")
 _DRAFTING_OTHERWISE = ("prompt-lookup", "early-exit", "different-tokenizers", "gemma4-assistant", "mtp", "dflash")
@@ -76,7 +78,7 @@ class AssistedGeneration:
     """
 
     modes = _MODES
-    tolerance = 1e-4
+    tolerance = TOLERANCE
     max_batch = 1
     draft_length = 3
 

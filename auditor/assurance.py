@@ -20,7 +20,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from auditor.books import DIRECTED, JOINT, RoundBook
+from auditor.books import DIRECTED, JOINT, RoundBook, directed_bets
 from auditor.evidence import log_bets, log_bets_bernoulli
 from auditor.fields import MANY, SEVERITIES
 from auditor.predict import PARTS, nats_per_round
@@ -131,7 +131,7 @@ def _bonus_moment(book: RoundBook, wrong: Laws, fault: str, severity: float, bet
     right = book.right
     if wrong.drop:
         field = book.bonus_field
-        k = DIRECTED["bonus-token"].index(fault) * len(SEVERITIES) + SEVERITIES.index(bet)
+        k = directed_bets("bonus-token").index((fault, bet))
         missing = np.exp(-THETAS * field.logs[k, 0, -1])
         last = book.case.q[-1] * right.accept[-1]
         visible = float(last[book.sure].sum() / max(last.sum(), 1e-300))

@@ -22,7 +22,7 @@ from auditor.cases import Case, explicit_cases
 from auditor.claims import CLAIMS, Offer, choose
 from auditor.corpus import corpus_cases
 from auditor.diagnosis import UNLISTED, diagnose, leading, without_draws
-from auditor.engine_mode import EngineConfig, engine_claims, run_engine_mode
+from auditor.engine_mode import EngineConfig, EngineInterrupted, engine_claims, run_engine_mode
 from auditor.errors import AdapterUnsuitable, AuditError, BadAnswer, CallFailed
 from auditor.events import (
     CaseDone,
@@ -156,7 +156,8 @@ def _audit_mode(
     first: bool,
 ) -> _Part:
     adapter = loaded.build(mode.name if mode else None)
-    methods = Subject(adapter).methods
+    offered = Subject(adapter)
+    methods = offered.methods
     calls, engine = bool({"verify", "sample", "law"} & set(methods)), "generate" in methods
     parts = modes * (calls + engine)
     if not parts:
@@ -176,8 +177,7 @@ def _audit_mode(
         except AuditError:
             raise
         except Exception as broken:  # a bug of ours must not cost the user the report
-            stopped, error = "error", f"internal error: {type(broken).__name__}: {broken}"
-            journal.write({"kind": "error", "text": traceback.format_exc()})
+            stopped, error = "error", _internal(broken, journal)
         if stopped == "budget" and share.seconds >= share.max_seconds and share.rounds < share.max_rounds:
             stopped = "time"
         results.append(run.result(mode, stopped))
@@ -190,8 +190,8 @@ def _audit_mode(
                 _started(
                     loaded,
                     methods,
-                    mode.rule if mode else "",
-                    0.0,
+                    mode.rule if mode else offered.rule,
+                    offered.precision.tolerance,
                     config,
                     limit * modes,
                     engine_claims(config.claims),
@@ -205,9 +205,21 @@ def _audit_mode(
             )
             rounds += result.metrics.rounds
             results.append(result)
-        except KeyboardInterrupt:
+        except EngineInterrupted as cut:
             stopped = "interrupted"
+            rounds += cut.result.metrics.rounds
+            results.append(cut.result)
+        except AuditError:
+            raise
+        except Exception as broken:
+            stopped, error = "error", _internal(broken, journal)
     return _Part(results, rounds, seconds, stopped, error)
+
+
+def _internal(broken: Exception, journal: Journal) -> str:
+    """One line for a bug of ours, with its traceback in the journal; for an `except` block."""
+    journal.write({"kind": "error", "text": traceback.format_exc()})
+    return f"internal error: {type(broken).__name__}: {broken}"
 
 
 def _started(
@@ -328,7 +340,7 @@ class _Running:
         self.phase("calls and seeds")
         if "seed-reproducibility" in self.checked:
             self.compared["seed-reproducibility"] = checks.reproducibility(audit)
-        self._coins()
+        self._exchange()
         self._mixed()
         methods = [m for m in ("verify", "sample") if audit.usable(m)]
         speed = max((audit.speed.get(m, 1.0) for m in methods), default=1.0)
@@ -350,18 +362,20 @@ class _Running:
             self._focus(methods[0])
         self._conclude(methods)
 
-    def _coins(self) -> None:
+    def _exchange(self) -> None:
+        """Independence of seeds and of rows, by exchange."""
         audit = self.audit
-        for claim, (log_e, coins, worst) in checks.independence(audit).items():
+        for claim, (log_e, compared, worst) in checks.independence(audit).items():
             if claim not in self.checked:
                 continue
-            entry = {"kind": "coins", "mode": audit.mode, "claim": claim, "log_wealth": log_e, "events": coins}
+            entry = {"kind": "coins", "mode": audit.mode, "claim": claim, "log_wealth": log_e, "events": compared}
             audit.journal.write(entry)
             audit.wealth.add(entry)
-            if worst is not None and log_e >= audit.wealth.threshold:
+            log_wealth = audit.wealth.log_wealth(claim)
+            if worst is not None and log_wealth >= audit.wealth.threshold:
                 words = "calls with different seeds share draws" if claim == "seed-independence" else "rows share draws"
                 self.reasons[claim] = f"{words} ({worst.words})"
-                audit.violated(claim, "verify" if audit.usable("verify") else "sample", log_e)
+                audit.violated(claim, "verify" if audit.usable("verify") else "sample", log_wealth)
 
     def _mixed(self) -> None:
         """Mixed batches, for `row-independence`."""

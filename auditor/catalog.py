@@ -26,8 +26,6 @@ from typing import Any
 from auditor.adapter import METHODS, Mode
 from auditor.errors import AdapterBroken, AdapterNotFound, AdapterUnsuitable, EngineMissing
 
-OVERRIDES = ("rule", "tolerance")
-
 
 @dataclass(frozen=True)
 class Shipped:

@@ -41,7 +41,8 @@ def run_engine_mode(
 ) -> ModeResult:
     """Audit `adapter.generate`. Never raises for what the adapter does: that becomes findings and incidents.
 
-    Raises AdapterUnsuitable where it has no `generate`, or none of the wanted claims can be shown by it.
+    Raises AdapterUnsuitable where it has no `generate`, or none of the wanted claims can be shown by it, and EngineInterrupted,
+    with the partial result, after Ctrl-C.
     """
     subject = EngineSubject(adapter)
     if "generate" not in subject.methods:
@@ -56,9 +57,19 @@ def run_engine_mode(
     running = _Running(subject, limits, name, wanted, config, emit)
     try:
         running.all()
+    except KeyboardInterrupt:
+        raise EngineInterrupted(running.result(summary, interrupted=True)) from None
     finally:
         running.audit.close()
     return running.result(summary)
+
+
+class EngineInterrupted(Exception):
+    """Ctrl-C ended a mode; `result` is what there is of it, with no claim called holding."""
+
+    def __init__(self, result: ModeResult) -> None:
+        super().__init__("interrupted")
+        self.result = result
 
 
 class _Running:
@@ -205,7 +216,7 @@ class _Running:
             gamma=self.subject.draft_length, note=note, **fields,  # type: ignore[arg-type]
         )  # fmt: skip
 
-    def result(self, summary: str) -> ModeResult:
+    def result(self, summary: str, interrupted: bool = False) -> ModeResult:
         """The mode's part of the report."""
         audit = self.audit
         totals = list(audit.state.totals.values())
@@ -216,7 +227,7 @@ class _Running:
             self.subject.precision.tolerance,
             self.subject.precision.resolution,
             list(self.subject.methods),
-            [self._claim(c) for c in CLAIMS],
+            [self._claim(c, interrupted) for c in CLAIMS],
             self.findings,
             self.incidents,
             self.cases,
@@ -234,7 +245,7 @@ class _Running:
             summary,
         )
 
-    def _claim(self, claim: str) -> ClaimResult:
+    def _claim(self, claim: str, interrupted: bool) -> ClaimResult:
         audit, promise = self.audit, CLAIMS[claim].promise
         if claim not in ENGINE_CLAIMS:
             return ClaimResult(claim, promise, "skipped", f"needs {' or '.join(CLAIMS[claim].needs)}")
@@ -246,12 +257,15 @@ class _Running:
         source = self.follows.get(claim, claim)
         finding = next((f for f in self.findings if f.claim == source), None)
         if claim in audit.state.violated:
-            told = finding.title if finding else "violated; the engine failed before it could be diagnosed"
+            told = finding.title if finding else "violated; the audit ended before it could be diagnosed"
             if finding and source != claim:
                 told = f"follows from {source}: {finding.title}"
             return ClaimResult(
                 claim, promise, "violated", told, evidence, threshold, events, finding.id if finding else None
             )
+        if interrupted:
+            reason = f"interrupted after {events:,} events"
+            return ClaimResult(claim, promise, "undecided", reason, evidence, threshold, events)
         if not events:
             if claim == "sequence-law" and audit.state.plain_fault:
                 return ClaimResult(claim, promise, "undecided", audit.state.plain_fault)

@@ -115,9 +115,6 @@ class Features:
     always: IntArray
 
 
-TILTS_CATEGORICAL = 2 * len(STRENGTHS)
-
-
 def tilted_laws(null: FloatArray, features: Features) -> FloatArray:
     """Laws [T, M, C] around null [M, C]: every feature, both signs, every strength; one outcome lost; one gained."""
     h = features.values
@@ -160,11 +157,6 @@ def tilted_rates(null: FloatArray, values: FloatArray, weight: FloatArray, refus
     rates = rates.reshape(len(theta) * len(values), len(null))
     refusals = [null * (1 - s * row) for row in refused for s in SEVERITIES]
     return np.concatenate([rates, np.array(refusals).reshape(len(refusals), len(null))])
-
-
-def rates_per(features: int, refused: int) -> int:
-    """How many rates `tilted_rates` makes."""
-    return 2 * len(STRENGTHS) * features + len(SEVERITIES) * refused
 
 
 # --------------------------------------------------------------------------------------------- token classes

@@ -164,20 +164,20 @@ def _text(
     if diagnosis.fault == UNLISTED:
         if diagnosis.runners_up:
             parts.append(
-                f"The nearest listed fault is {diagnosis.runners_up[0].fault}, but its law does not fit fresh draws."
+                f"The nearest listed fault is {diagnosis.runners_up[0].fault}, but it does not explain what was seen."
             )
     else:
-        parts.append(f"It {diagnosis.words}; that law fits fresh draws (p = {_p(diagnosis.fit_p_value)}).")
+        fits = diagnosis.fit_p_value
+        tested = (
+            "that law was not tested on fresh draws" if fits is None else f"that law fits fresh draws (p = {fits:.2g})"
+        )
+        parts.append(f"It {diagnosis.words}; {tested}.")
         if diagnosis.equal_to:
             parts.append(f"On the cases of this run that is the same as {', '.join(diagnosis.equal_to)}.")
         elif diagnosis.runners_up:
             other = diagnosis.runners_up[0]
             parts.append(f"The next explanation, {other.fault}, is {other.behind:,.0f} nats behind.")
     return " ".join(parts)
-
-
-def _p(value: float | None) -> str:
-    return "not tested" if value is None else f"{value:.2g}"
 
 
 def _odds(nats: float) -> str:
@@ -211,13 +211,10 @@ def confirm(
     rng = audit.seeds.generator()
     worst = max(compared, key=lambda c: _distance(c))
     tables = [table(worst), *(table(c) for c in compared if c is not worst)][:4]
-    rate = abs(worst.law.sum() - 1) > 1e-9
-    test = None if rate else chi_square(worst.counts, worst.law, rng)
-    tv = None if rate else total_variation(worst.counts, worst.law)
+    test, tv = chi_square(worst.counts, worst.law, rng), total_variation(worst.counts, worst.law)
     evidence = float(np.clip(score.local, -1e9, 1e9)) if score else 0.0
     return tables, Confirmation(
-        rounds, round(evidence, 2), test.p_value if test else None, tv.value if tv else None, tv.low if tv else None,
-        confirmed=evidence > 5.0 or (test is not None and test.p_value < 1e-6),
+        rounds, round(evidence, 2), test.p_value, tv.value, tv.low, confirmed=evidence > 5.0 or test.p_value < 1e-6
     )  # fmt: skip
 
 

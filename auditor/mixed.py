@@ -126,10 +126,15 @@ def _borrowed(book: RoundBook, tally: Tally, what: str, near: Case) -> FloatArra
             rate = (1 - s) * right.accept + s * wrong.accept
             yes, no = log_bets_bernoulli(rate, book.box.accept_low, book.box.accept_up)
             out[j] += dot(tally.accept, np.stack([no, yes], -1)[None])[0]
+            # A round that ends with its own last draft pays min(1, bet): valid under either of its readings.
+            out[j] += dot(tally.repeats, np.minimum(no[-1], 0.0)[None])[0]
         if what != "bonus" and right.residual is not None and wrong.residual is not None:
             for i in range(case.gamma):
                 mixed = (1 - s) * right.residual[i] + s * wrong.residual[i]
-                out[j] += dot(tally.residual[i], log_bets(mixed, *book.box.residual(i))[None])[0]
+                pay = log_bets(mixed, *book.box.residual(i))
+                out[j] += dot(tally.residual[i], pay[None])[0]
+                if i == case.gamma - 1:
+                    out[j] += dot(tally.repeats, np.minimum(pay, 0.0)[None])[0]
         if what in ("target", "bonus"):
             out[j] += dot(tally.bonus, log_bets((1 - s) * right.bonus + s * wrong.bonus, *book.box.bonus())[None])[0]
     return out

@@ -9,6 +9,7 @@ import numpy as np
 
 from auditor.cases import Case
 from auditor.draws import drafts_from
+from auditor.efficiency import expected_tokens
 from auditor.evidence import binomial_interval, chi_square, mean_interval, total_variation
 from auditor.results import Proof
 from auditor.rules import laws
@@ -39,7 +40,7 @@ def count(audit: ModeAudit, method: str, rounds: int) -> Proof:
         fields = {
             "tokens_per_pass": length.value,
             "tokens_per_pass_interval": (length.low, length.high),
-            "tokens_per_pass_expected": 1 + sum(rate ** (k + 1) for k in range(gamma)),
+            "tokens_per_pass_expected": expected_tokens(min(rate, 1.0), gamma),
         }
     else:
         first, flags = audit.subject.sample(case.p[0], case.q[0], rounds, audit.seeds.next())

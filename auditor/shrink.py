@@ -71,8 +71,6 @@ def fresh_evidence(audit: ModeAudit, case: Case, claim: str, method: str, rounds
             book = audit.book(case)
             drafts, tokens = audit.draw_rounds(case, rounds)
             tally = read_rounds(book.reading, drafts, tokens)
-            if claim == "structure":
-                return 99.0 if tally.broken else 0.0
             scores = book.evidence(tally, audit.endings).scores
         else:
             first = FirstBook(audit.book(case))

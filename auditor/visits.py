@@ -17,12 +17,13 @@ from auditor.books import Evidence, RoundBook
 from auditor.calls import Seeds, Subject
 from auditor.cases import Case
 from auditor.draws import drafts_from
+from auditor.efficiency import expected_tokens_exact
 from auditor.errors import BadAnswer, CallFailed, WorkerFailed
 from auditor.evidence import binomial_interval, mean_interval
 from auditor.fields import MANY
 from auditor.first_tokens import FirstBook
 from auditor.results import CaseResult, Incident, Journal
-from auditor.rules import Rule
+from auditor.rules import Rule, laws
 from auditor.tally import Endings, FirstTokens, Tally, read_first, read_rounds
 from auditor.wealth import Wealth, entries
 
@@ -33,7 +34,6 @@ FIRST_BATCH = 4096
 GROWTH = 16
 CALL_SECONDS = 0.25
 """A batch is sized so that a call takes about this long: progress stays alive and Ctrl-C is prompt."""
-BAD_ANSWERS = 3
 BOOKS = 160
 """Books kept for cases that are visited again; each holds a few MB of tables at most."""
 FAILURES = 5
@@ -104,7 +104,6 @@ class ModeAudit:
     results: list[CaseResult] = field(default_factory=list)
     cases: dict[int, Case] = field(default_factory=dict)
     """The case of each visit."""
-    tallies: dict[int, Tally | FirstTokens] = field(default_factory=dict)
     violations: dict[str, Violation] = field(default_factory=dict)
     malformed: list[Malformed] = field(default_factory=list)
     incidents: list[Incident] = field(default_factory=list)
@@ -249,8 +248,6 @@ class ModeAudit:
         self.wealth.add(entry)
         self.results.append(result)
         self.cases[index] = case
-        if case.vocab <= MANY:
-            self.tallies[index] = tally
 
     def _broken(self, case: Case, drafts: IntArray, tokens: IntArray) -> None:
         wrong = np.flatnonzero(broken_rounds(drafts, tokens))
@@ -264,7 +261,7 @@ class ModeAudit:
 
     def bad_answer(self, bad: BadAnswer, method: str, case: Case) -> None:
         """An answer that is not one: a finding under `structure`; after a few the method is given up."""
-        self.failures[method] = self.failures.get(method, 0) + max(1, FAILURES // BAD_ANSWERS)
+        self.failures[method] = self.failures.get(method, 0) + 1
         self.malformed.append(Malformed(bad.kind, str(bad), method, case, self.seeds.count))
         self.journal.write(
             {"kind": "malformed", "mode": self.mode, "case": case.digest, "what": bad.kind, "text": str(bad)}
@@ -341,8 +338,6 @@ def _case_result(
     index: int, case: Case, method: str, tally: Tally | FirstTokens, evidence: Evidence, rule: Rule
 ) -> CaseResult:
     """The figures of a visit: rates, lengths, and what its own draws say against each claim."""
-    from auditor.rules import laws
-
     accept = laws(rule, case.p, case.q, rule).accept
     rates = (case.q * accept).sum(-1)
     result = CaseResult(
@@ -378,5 +373,5 @@ def _case_result(
         acceptance_expected=expected,
         tokens_per_pass=length.value,
         tokens_per_pass_interval=(length.low, length.high),
-        tokens_per_pass_expected=1 + float(np.cumprod(rates).sum()),
+        tokens_per_pass_expected=expected_tokens_exact(np.clip(rates, 0.0, 1.0)),
     )

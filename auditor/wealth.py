@@ -100,7 +100,7 @@ class Wealth:
     joint: dict[str, FloatArray] = field(default_factory=dict)
     """Joint evidence [fault, severity] by method."""
     coins: dict[str, tuple[float, int]] = field(default_factory=dict)
-    """Log-wealth and events of the claims that are judged by fair coins (`auditor.independence`)."""
+    """Log-wealth and events of the claims that are judged by exchange (`auditor.independence`)."""
 
     @property
     def threshold(self) -> float:
@@ -146,11 +146,15 @@ class Wealth:
             self.coins[entry["claim"]] = (entry["log_wealth"], entry["events"])
 
     def log_wealth(self, claim: str) -> float:
-        """The claim's log-wealth now."""
-        parts = [self.coins[claim][0]] if claim in self.coins else []
-        if claim not in self.coins or any(c == claim for c, _ in self.stakes):
-            parts.append(self._combine(claim, {}))
-        return log_mean(np.array(parts))
+        """The claim's log-wealth now.
+
+        `row-independence` stakes half of its wealth on the exchange of rows and half on mixed batches, from the start: what is not
+        staked yet counts as it is.
+        """
+        exchange = self.coins.get(claim, (0.0, 0))[0]
+        if claim == "row-independence":
+            return log_mean(np.array([exchange, self._combine(claim, {})]))
+        return exchange if claim in self.coins else self._combine(claim, {})
 
     def events(self, claim: str) -> int:
         """Events that spoke to the claim."""

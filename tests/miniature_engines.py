@@ -158,7 +158,8 @@ class _Run:
         for i in range(width + 1):
             p = self._under(logits[:, i], rows, drafts[:, :i], self._verifying(i == width))
             at_end = alive & (usable == i)
-            p_end = p if i == width or not at_end.any() else self._under(logits[:, i], rows, drafts[:, :i], settings)
+            ending = self._verifying(True)
+            p_end = p if i == width or not at_end.any() else self._under(logits[:, i], rows, drafts[:, :i], ending)
             own[at_end] = _inverse(p_end[at_end], self.rng.random(int(at_end.sum())))
             alive &= ~at_end
             if i == width:

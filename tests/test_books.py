@@ -14,7 +14,17 @@ from auditor.books import DIRECTED, JOINT, RoundBook, directed_bets, joint_pay
 from auditor.boxes import Precision
 from auditor.cases import Case, cases, family_case
 from auditor.draws import drafts_from, rounds
-from auditor.fields import Classes, Features, Score, classes, rates_per, tilted_laws, tilted_rates, tilts_per
+from auditor.fields import (
+    SEVERITIES,
+    STRENGTHS,
+    Classes,
+    Features,
+    Score,
+    classes,
+    tilted_laws,
+    tilted_rates,
+    tilts_per,
+)
 from auditor.first_tokens import FirstBook
 from auditor.rules import FAULTS, MATCH, ONEHOT, REJECTION, Rule
 from auditor.tally import Endings, FirstTokens, Tally, level_of, level_value, read_first, read_rounds
@@ -316,5 +326,5 @@ def test_tilts_have_the_numbers_that_are_promised() -> None:
     assert laws.shape == (tilts_per(3), 2, 4)
     np.testing.assert_allclose(laws.sum(-1), 1)
     rates = tilted_rates(null[:, 0], rng.normal(size=(3, 2)), np.ones(2), np.ones((1, 2)))
-    assert rates.shape == (rates_per(3, 1), 2)
+    assert rates.shape == (2 * len(STRENGTHS) * 3 + len(SEVERITIES), 2)
     assert ((rates >= 0) & (rates < 1)).all()

@@ -48,7 +48,9 @@ def _models(kind: str) -> object:
 
 
 @pytest.fixture
-def audits() -> Iterator[object]:
+def audits(monkeypatch: pytest.MonkeyPatch) -> Iterator[object]:
+    # Sized by the clock, fresh draws would differ from run to run.
+    monkeypatch.setattr(EngineAudit, "size", lambda audit, seconds: 300)
     made: list[EngineAudit] = []
 
     def make(fault: str = "", shows: str = "drafts", kind: str = "table", seed: int = 0) -> EngineAudit:

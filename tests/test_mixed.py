@@ -74,7 +74,8 @@ def test_shared_randomness_is_found_within_a_thousand_rounds(name: str, claim: s
     log_e, _, worst = checks.independence(audit)[claim]
     assert checks.CALLS * checks.PROBE_ROWS[0] * len(checks.PROBES) <= 1000  # rounds that this took
     assert worst is not None
-    assert log_e > THRESHOLD
+    # Half of the claim's wealth on rows is kept for mixed batches.
+    assert log_e > THRESHOLD + (np.log(2) if claim == "row-independence" else 0.0)
 
 
 def _all() -> list[type]:
