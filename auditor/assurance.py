@@ -20,14 +20,14 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from auditor.books import DIRECTED, JOINT, RoundBook, directed_bets
+from auditor.bets.books import DIRECTED, JOINT, RoundBook, directed_bets
+from auditor.bets.fields import MANY, SEVERITIES
+from auditor.bets.predict import PARTS, nats_per_round
+from auditor.bets.wealth import METHOD_SHARES
 from auditor.evidence import log_bets, log_bets_bernoulli
-from auditor.fields import MANY, SEVERITIES
-from auditor.predict import PARTS, nats_per_round
 from auditor.results import Assurance
 from auditor.rules import FAULTS, Laws
 from auditor.visits import ModeAudit
-from auditor.wealth import METHOD_SHARES
 
 FloatArray = npt.NDArray[np.float64]
 

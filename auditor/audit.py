@@ -13,16 +13,19 @@ from typing import Protocol
 
 import numpy as np
 
-from auditor import __version__, checks, findings, mixed, proof
+from auditor import __version__, checks, proof
 from auditor.adapter import Mode
 from auditor.assurance import assure
-from auditor.books import ALIGNMENT, JOINT
+from auditor.bets import mixed
+from auditor.bets.books import ALIGNMENT, JOINT
+from auditor.bets.fields import MANY
+from auditor.bets.predict import PARTS, nats_per_round
+from auditor.bets.wealth import Wealth, packed, unpack
 from auditor.calls import Seeds, Subject
 from auditor.cases import Case, explicit_cases
 from auditor.claims import CLAIMS, Offer, choose
 from auditor.corpus import corpus_cases
-from auditor.diagnosis import UNLISTED, diagnose, leading, without_draws
-from auditor.engine_mode import EngineConfig, EngineInterrupted, engine_claims, run_engine_mode
+from auditor.engines.mode import EngineConfig, EngineInterrupted, engine_claims, run_engine_mode
 from auditor.errors import AdapterUnsuitable, AuditError, BadAnswer, CallFailed
 from auditor.events import (
     CaseDone,
@@ -34,8 +37,8 @@ from auditor.events import (
     Phase,
     Started,
 )
-from auditor.fields import MANY
-from auditor.predict import PARTS, nats_per_round
+from auditor.findings import finding as findings
+from auditor.findings.diagnosis import UNLISTED, diagnose, leading, without_draws
 from auditor.results import (
     AdapterInfo,
     ClaimResult,
@@ -52,7 +55,6 @@ from auditor.results import (
 from auditor.rules import FAULTS, RULES, DraftResidual
 from auditor.search import propose
 from auditor.visits import CONTROL, Budget, ModeAudit, Violation, first_position
-from auditor.wealth import Wealth, packed, unpack
 
 EXPLICIT_SHARE, GENERATED_SHARE, PROOF_SHARE, MIXED_SHARE = 0.2, 0.3, 0.05, 0.05
 GENERATED = 48

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from auditor.adapter import METHODS, Law, Settings
-from auditor.boxes import Precision
+from auditor.bets.boxes import Precision
 from auditor.errors import AdapterUnsuitable, BadAnswer, CallFailed
 
 FloatArray = npt.NDArray[np.float64]

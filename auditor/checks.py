@@ -7,13 +7,13 @@ import time
 import numpy as np
 import numpy.typing as npt
 
-from auditor.boxes import boxes
+from auditor.bets.boxes import boxes
+from auditor.bets.independence import Match, across_calls, along_rows, verdict
+from auditor.bets.tally import Endings, Tally, read_rounds
 from auditor.cases import Case, family_case
 from auditor.draws import drafts_from
 from auditor.errors import BadAnswer, CallFailed
-from auditor.independence import Match, across_calls, along_rows, verdict
 from auditor.rules import DraftResidual
-from auditor.tally import Endings, Tally, read_rounds
 from auditor.visits import CONTROL, Malformed, ModeAudit, first_position
 
 FloatArray = npt.NDArray[np.float64]

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from auditor import __version__
-from auditor.checkpoint_command import checkpoint
+from auditor.commands.checkpoint import checkpoint
+from auditor.commands.selftest import selftest
 from auditor.errors import AuditError
-from auditor.selftest_command import selftest
 
 if TYPE_CHECKING:
     from auditor.results import Report
@@ -203,7 +203,7 @@ def run(
             if in_process:
                 loaded = load(adapter, options=options, rule=rule, tolerance=tolerance)
             else:
-                from auditor.interpreter import python_for
+                from auditor.process.interpreter import python_for
                 from auditor.worker import Place, loaded_apart
 
                 limit = None if memory_limit is None else int(memory_limit * 2**30)
@@ -339,7 +339,7 @@ def explain(name: str) -> None:
 @click.option("--force", is_flag=True, help="Overwrite an existing file.")
 def new(file: Path, force: bool) -> None:
     """Write a commented adapter to start from."""
-    from auditor.scaffold import TEMPLATE
+    from auditor.commands.scaffold import TEMPLATE
 
     if file.suffix != ".py":
         _refuse(f"{file} does not end in .py")

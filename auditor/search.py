@@ -1,6 +1,6 @@
 """Hypothesis as the engine: it proposes cases and steers to those that are worth most.
 
-What it steers by is the evidence that a case is expected to give (`auditor.predict`), not what was drawn: no draw happens inside
+What it steers by is the evidence that a case is expected to give (`auditor.bets.predict`), not what was drawn: no draw happens inside
 a Hypothesis test body, so nothing is flaky, no sampler's random state is touched, and every bet stays predictable.
 """
 

@@ -14,16 +14,16 @@ from functools import cache
 import numpy as np
 import numpy.typing as npt
 
-from auditor.books import RoundBook
-from auditor.boxes import Precision
+from auditor.bets.books import RoundBook
+from auditor.bets.boxes import Precision
+from auditor.bets.fields import SEVERITIES
+from auditor.bets.tally import Endings, Tally, read_rounds
+from auditor.bets.wealth import Wealth
 from auditor.cases import Case, family_case
 from auditor.claims import CLAIMS, Offer, choose
 from auditor.draws import drafts_from, rounds
-from auditor.fields import SEVERITIES
 from auditor.rules import FAULTS, REJECTION, RULES, Rule
-from auditor.tally import Endings, Tally, read_rounds
 from auditor.wald import fault_nats
-from auditor.wealth import Wealth
 
 IntArray = npt.NDArray[np.int64]
 Verify = Callable[[Case, IntArray, int], IntArray]
@@ -244,7 +244,7 @@ def false_alarms(
     verify: Verify, books: Iterable[RoundBook], looks: tuple[int, ...], alpha: float, seeds: Iterable[int]
 ) -> tuple[int, int]:
     """(alarms, audits) of a correct sampler: each audit visits every book and looks at `looks` rounds of each visit."""
-    from auditor.wealth import entries
+    from auditor.bets.wealth import entries
 
     books = list(books)
     alarms = audits = 0

@@ -13,19 +13,19 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
-from auditor.books import Evidence, RoundBook
+from auditor.bets.books import Evidence, RoundBook
+from auditor.bets.fields import MANY
+from auditor.bets.first_tokens import FirstBook
+from auditor.bets.tally import Endings, FirstTokens, Tally, read_first, read_rounds
+from auditor.bets.wealth import Wealth, entries
 from auditor.calls import Seeds, Subject
 from auditor.cases import Case
 from auditor.draws import drafts_from
 from auditor.efficiency import expected_tokens_exact
 from auditor.errors import BadAnswer, CallFailed, WorkerFailed
 from auditor.evidence import binomial_interval, mean_interval
-from auditor.fields import MANY
-from auditor.first_tokens import FirstBook
 from auditor.results import CaseResult, Incident, Journal
 from auditor.rules import Rule, laws
-from auditor.tally import Endings, FirstTokens, Tally, read_first, read_rounds
-from auditor.wealth import Wealth, entries
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
@@ -114,7 +114,7 @@ class ModeAudit:
     deaths: list[int] = field(default_factory=list)
     """For each death of the adapter's process, the number of visits before it."""
     worth: dict[tuple[str, float], FloatArray] = field(default_factory=dict)
-    """Expected evidence of the small cases, by list and severity (`auditor.shrink`)."""
+    """Expected evidence of the small cases, by list and severity (`auditor.findings.shrink`)."""
 
     def book(self, case: Case) -> RoundBook:
         """The bets on rounds of a case."""

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from auditor.books import RoundBook
+from auditor.bets.books import RoundBook
+from auditor.bets.tally import LEVELS, level_value
 from auditor.evidence import log_bets, log_bets_bernoulli
 from auditor.rules import FAULTS
-from auditor.tally import LEVELS, level_value
 
 FloatArray = npt.NDArray[np.float64]
 

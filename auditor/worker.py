@@ -1,8 +1,8 @@
 """An adapter in a process of its own: `start` gives an object with the adapter's interface, whose methods are calls there.
 
 The adapter may need another interpreter, may crash, hang, print, or take all the memory there is; the audit goes on. Its
-process is started by `auditor.worker_process` under a guardian (`auditor.guardian`), runs `auditor/worker_child.py`, and
-speaks the protocol of `auditor.wire`. A failed call raises `auditor.errors.CallFailed` or a subclass of it; where the process
+process is started by `auditor.process.parent` under a guardian (`auditor.process.guardian`), runs `auditor/process/child.py`, and
+speaks the protocol of `auditor.process.wire`. A failed call raises `auditor.errors.CallFailed` or a subclass of it; where the process
 is gone (`alive` is false), the next call, or `restart`, makes a fresh one with the same adapter, mode and options.
 """
 
@@ -18,7 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from auditor import errors, wire
+from auditor import errors
 from auditor.catalog import Loaded
 from auditor.errors import (
     AuditError,
@@ -29,7 +29,8 @@ from auditor.errors import (
     WorkerHung,
     WorkerUnavailable,
 )
-from auditor.worker_process import WorkerProcess
+from auditor.process import wire
+from auditor.process.parent import WorkerProcess
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import numpy as np
 
-from auditor.books import RoundBook
+from auditor.bets.books import RoundBook
+from auditor.bets.fields import SEVERITIES
 from auditor.cases import Case, family_case
-from auditor.fields import SEVERITIES
 from auditor.rules import FAULTS, REJECTION
 from auditor.selftest import PRECISION, Detection, adapter_verify, detect, faulty, loudest
 from auditor.wald import nats_per_round

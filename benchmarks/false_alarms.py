@@ -18,8 +18,8 @@ import numpy as np
 
 from auditor.adapter import Mode
 from auditor.audit import AuditConfig, Loaded, run_audit
-from auditor.books import RoundBook
-from auditor.boxes import Precision
+from auditor.bets.books import RoundBook
+from auditor.bets.boxes import Precision
 from auditor.cases import Case, explicit_cases, family_case
 from auditor.catalog import load
 from auditor.evidence import binomial_interval

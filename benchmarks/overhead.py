@@ -73,15 +73,15 @@ def one_visit(vocab: int) -> dict[str, object]:
     """One visit of 50,000 rounds with the reference at a vocabulary, in this process: seconds, peak memory."""
     import numpy as np
 
-    from auditor.books import RoundBook
-    from auditor.boxes import Precision
+    from auditor.bets.books import RoundBook
+    from auditor.bets.boxes import Precision
+    from auditor.bets.tally import read_rounds
+    from auditor.bets.wealth import Wealth
     from auditor.cases import family_case
     from auditor.catalog import load
     from auditor.draws import drafts_from
     from auditor.rules import REJECTION
     from auditor.selftest import adapter_verify, round_claims
-    from auditor.tally import read_rounds
-    from auditor.wealth import Wealth
 
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     case = family_case("zipf", vocab, 3, 1)

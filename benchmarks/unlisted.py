@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from auditor.books import RoundBook
+from auditor.bets.books import RoundBook
 from auditor.rules import REJECTION, Laws, argmax, laws
 from auditor.wald import RoundLaw
 from tests.miniatures import UNLISTED as MINIATURES

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from auditor.assurance import GRID, THETAS, log_miss, moment
-from auditor.books import DIRECTED, JOINT, RoundBook
-from auditor.boxes import Precision
+from auditor.bets.books import DIRECTED, JOINT, RoundBook
+from auditor.bets.boxes import Precision
+from auditor.bets.fields import SEVERITIES
+from auditor.bets.tally import Endings, read_rounds
 from auditor.cases import family_case
 from auditor.draws import drafts_from, rounds
-from auditor.fields import SEVERITIES
 from auditor.rules import FAULTS, REJECTION
-from auditor.tally import Endings, read_rounds
 
 CASE = family_case("dirichlet", 5, 2, 11)
 BOOK = RoundBook(CASE, REJECTION, Precision())

@@ -10,8 +10,8 @@ import pytest
 
 from auditor.adapter import Mode
 from auditor.audit import AuditConfig, run_audit
-from auditor.books import RoundBook
-from auditor.boxes import Precision
+from auditor.bets.books import RoundBook
+from auditor.bets.boxes import Precision
 from auditor.cases import Case, explicit_cases
 from auditor.corpus import corpus_cases
 from auditor.draws import rounds

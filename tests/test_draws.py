@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from auditor.books import RoundBook
-from auditor.boxes import Precision
+from auditor.bets.books import RoundBook
+from auditor.bets.boxes import Precision
 from auditor.cases import Case
 from auditor.draws import drafts_from, inverse_cdf, inverse_cdf_rows, rounds, shares_rows
-from auditor.fit import expected, group_rounds, pearson
+from auditor.findings.fit import expected, group_rounds, pearson
 from auditor.rules import FAULTS, ONEHOT, RULES, DraftResidual
 
 FLOOR = 1e-9

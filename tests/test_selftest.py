@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from auditor.bets.tally import read_rounds
 from auditor.cases import Case
+from auditor.commands.selftest import selftest
 from auditor.draws import drafts_from, rounds
 from auditor.rules import FAULTS
 from auditor.selftest import (
@@ -25,8 +27,6 @@ from auditor.selftest import (
     round_claims,
     run_selftest,
 )
-from auditor.selftest_command import selftest
-from auditor.tally import read_rounds
 from auditor.wald import fault_nats, law_of, nats_per_round
 
 ALPHA = 1e-6

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from auditor.adapter import Settings
-from auditor.engine_cases import pick_settings, settings_strategy
+from auditor.engines.requests import pick_settings, settings_strategy
 from auditor.oracle import softmax
 from auditor.settings import ENDINGS, TRANSFORMS, apply, changed, ending, gain
 

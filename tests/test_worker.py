@@ -30,7 +30,7 @@ from auditor.errors import (
     WorkerOutOfMemory,
     WorkerUnavailable,
 )
-from auditor.guardian import process_table
+from auditor.process.guardian import process_table
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
 
@@ -188,7 +188,7 @@ def test_an_exception_comes_back_and_the_worker_lives_on(start: Start, how: str,
     assert caught.value.summary == summary
     assert not isinstance(caught.value, WorkerFailed)
     assert f"in {how}" in caught.value.traceback
-    assert "worker_child" not in caught.value.traceback
+    assert "process/child" not in caught.value.traceback
     assert adapter.act("nothing") is None
     assert adapter.starts == 1
 
@@ -334,7 +334,7 @@ def test_an_interrupted_call_ends_the_process(start: Start, mark: str, monkeypat
     def interrupt(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("auditor.wire.receive", interrupt)
+    monkeypatch.setattr("auditor.process.wire.receive", interrupt)
     with pytest.raises(KeyboardInterrupt):
         adapter.act("nothing")
     assert marked(mark) == []

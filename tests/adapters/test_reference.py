@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chi2
 
-from auditor.boxes import Precision, boxes
+from auditor.bets.boxes import Precision, boxes
 from auditor.cases import Case, cases, explicit_cases, family_case, small_cases
 from auditor.draws import drafts_from
 from auditor.rules import REJECTION

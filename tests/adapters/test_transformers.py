@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from scipy.stats import chi2
 
-from auditor.boxes import Precision, boxes
+from auditor.bets.boxes import Precision, boxes
 from auditor.cases import Case, cases, explicit_cases, family_case
 from auditor.draws import drafts_from
 from auditor.rules import REJECTION

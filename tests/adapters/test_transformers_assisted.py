@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from auditor.adapter import Settings
-from auditor.engine import WEALTH_CLAIMS, EngineAudit, Limits
-from auditor.engine_calls import EngineSubject
-from auditor.engine_cases import Request
-from auditor.engine_findings import build
+from auditor.engines.audit import WEALTH_CLAIMS, EngineAudit, Limits
+from auditor.engines.calls import EngineSubject
+from auditor.engines.findings import build
+from auditor.engines.requests import Request
 from auditor.oracle import attentive_pair, softmax, write_pair
 
 pytest.importorskip("torch")

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from scipy.stats import chi2
 
 from auditor.adapter import Settings
-from auditor.interpreter import python_for
+from auditor.process.interpreter import python_for
 from auditor.settings import apply, log_softmax
 from auditor.worker import RemoteAdapter, start
 

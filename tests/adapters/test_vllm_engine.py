@@ -14,10 +14,10 @@ import pytest
 from scipy.stats import chi2
 
 from auditor.adapter import Generation, Model, Settings
-from auditor.engine_checks import counters
+from auditor.engines.checks import counters
 from auditor.errors import CallFailed
-from auditor.interpreter import python_for
 from auditor.oracle import softmax, table_pair, write_pair
+from auditor.process.interpreter import python_for
 from auditor.worker import RemoteAdapter, start
 
 _FILE = Path(__file__).parents[2] / "adapters" / "vllm_engine.py"

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import chi2
 
-from auditor.books import RoundBook
+from auditor.bets.books import RoundBook
 from auditor.cases import family_case
 from auditor.draws import drafts_from
 from auditor.rules import REJECTION

@@ -1,0 +1,1 @@
+"""Commands of `audit` beside `run`, one file each."""

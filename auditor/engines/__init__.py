@@ -1,0 +1,1 @@
+"""Whole engines on models of known law: requests, sequences, their bets and findings."""

@@ -1,0 +1,1 @@
+"""From a violated claim to a finding: the fault's name, whether it fits, the smallest case, the words."""
